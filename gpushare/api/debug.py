@@ -1,5 +1,7 @@
 """Wire types of `gpushare grant debug`. Units are those of gpushare.api.types."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -17,7 +19,10 @@ class DebugDevice(Struct, kw_only=True):
     """What one process reports about itself on one device; none of it is trusted.
 
     `ordinal`: the device's in the grant. `drained_epoch`: epoch of the last lease for which it reported that its work
-    was done. `dependent`: it has been let past the bound on work in flight."""
+    was done. `dependent`: it has been let past the bound on work in flight. `hosted_bytes`, `clean_bytes`: of its
+    `movable_bytes`, in host memory, and on the device with a current copy there. `residency_epoch`: the last at which
+    it carried out where its memory is to be, or could not; `move`: how (enum gs_move). `wants_memory`: a call waits for
+    memory that is in host memory."""
 
     ordinal: int
     memory_bytes: int
@@ -30,6 +35,12 @@ class DebugDevice(Struct, kw_only=True):
     queue_ns: int
     drained_epoch: int
     dependent: bool
+    movable_bytes: int = 0
+    hosted_bytes: int = 0
+    clean_bytes: int = 0
+    residency_epoch: int = 0
+    move: int = 0
+    wants_memory: bool = False
 
 
 class DebugProcess(Struct, kw_only=True):
@@ -43,13 +54,17 @@ class DebugProcess(Struct, kw_only=True):
 
 class DebugLease(Struct, kw_only=True):
     """One device's lease as the processes of the grant read it. `bound_ns`: how much estimated device time may be in
-    flight."""
+    flight. `residency`: where its memory is to be, since `residency_epoch`; `room`: without a daemon it may come
+    back."""
 
     ordinal: int
     epoch: int
     held: bool
     contended: bool
     bound_ns: int
+    residency: Literal["resident", "prepared", "hosted"] = "resident"
+    residency_epoch: int = 0
+    room: bool = False
 
 
 class GrantDebug(Struct, kw_only=True):

@@ -261,6 +261,7 @@ class _Daemon:
             Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
             self._config.memory.move_seconds,
+            self._config.memory.idle_after_seconds,
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
@@ -268,6 +269,7 @@ class _Daemon:
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
         context.residency.adopt()
+        context.ahead.start()
         context.preparing.adopt()
         context.exclusion.start()
         context.evictions.start()
@@ -341,6 +343,7 @@ class _Daemon:
         pulse.notify("STOPPING=1")
         context.accounts.write(context.accounts.read())
         context.evictions.close()
+        context.ahead.close()
         context.residency.close()
         context.preparing.close()
         context.audit.close()

@@ -74,10 +74,13 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
 class MemoryConfig(Struct, forbid_unknown_fields=True):
     """`host_pool`: how much of the node's memory grants' device memory may move to; `auto`: half of what is free when
     the daemon starts. It is taken only as it is used (docs/guides/host-pool.md). `move_seconds`: how long a grant's
-    processes may take to move out; where one is not done by then, all of it stays on the device."""
+    processes may take to move out, besides a second for each 256 MiB; where one is not done by then, all of it stays on
+    the device. `idle_after_seconds`: memory of a grant whose programs did nothing for so long is copied to the host
+    ahead of any move; 0: never."""
 
     host_pool: str = "auto"
     move_seconds: float = 5
+    idle_after_seconds: float = 300
 
 
 class AuditConfig(Struct, forbid_unknown_fields=True):
@@ -124,6 +127,7 @@ RANGES = {
     "reclaim.min_hold_seconds": (0, 86400),
     "audit.grace_seconds": (0, 86400),
     "memory.move_seconds": (0.1, 600),
+    "memory.idle_after_seconds": (0, 86400),
     "arbiter.lease_ms": (0, 10_000),
     "arbiter.bound_ms": (0, 1000),
     "arbiter.bound_alone_ms": (0, 1000),

@@ -35,6 +35,7 @@ from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.residency.ahead import Ahead
 from gpushare.daemon.residency.demote import Demote
 from gpushare.daemon.residency.pool import HostPool
 from gpushare.daemon.residency.residency import Residency
@@ -71,6 +72,7 @@ class NodeContext:
     exclusion: Exclusion
     audit_rules: Rules
     move_s: float  # as `[memory] move_seconds`
+    idle_after_s: float  # as `[memory] idle_after_seconds`
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -85,6 +87,7 @@ class NodeContext:
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
     residency: Residency = field(init=False)
+    ahead: Ahead = field(init=False)
     evictions: Evictions = field(init=False)
     findings: Findings = field(init=False)
     audit: Audit = field(init=False)
@@ -101,6 +104,7 @@ class NodeContext:
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         self.residency = Residency(state, self.transitions, self.pool, self.move_s)
+        self.ahead = Ahead(state, self.residency, self.pool, self.idle_after_s)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
         self.evictions = self.residency.recall = Evictions(state, self.transitions, engines)
         self.walls = Walls(

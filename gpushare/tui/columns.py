@@ -186,7 +186,7 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GRANT", 14, lambda row, _: row.id, right=False, sort=attrgetter("created_ns")),
     Column("TENANT", 8, lambda row, _: row.tenant, rank=1, widest=24, right=False, sort=attrgetter("tenant")),
     Column("DEV", 3, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
-    Column("PHASE", 8, lambda row, _: row.phase, rank=9, right=False, sort=attrgetter("phase")),
+    Column("PHASE", 9, lambda row, _: row.phase, rank=9, right=False, sort=attrgetter("phase")),
     _milli("ASKED", 5, "asked_milli", rank=2),
     _milli("GOT", 5, "got_milli", rank=0),
     _milli("ENTITLED", 8, "entitled_milli", rank=2, some=True),

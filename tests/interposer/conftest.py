@@ -1,5 +1,6 @@
 """Programs under the interposer with a simulator and hand-made grants."""
 
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import pytest
 from pages.handmade import Grant, Simulator
 from run import built
 from run.driverclient import Client
-from run.interposed import Interpose, Interposed
+from run.interposed import Faults, Interpose, Interposed
 from run.viewer import Inside
 
 from gpushare import paths
@@ -163,3 +164,30 @@ def granted(tmp_path: Path, sim: Simulator) -> Iterator[Callable[..., Grant]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for use as a grant's driver/. It contains the simulated driver under another name, found by the run
+    path."""
+    directory = tmp_path_factory.mktemp("faulty")
+    shutil.copy(built.program("faulty") / "libcuda.so.1", directory)
+    shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", directory / "libsimcuda.so.1")
+    return directory
+
+
+@pytest.fixture
+def faults(faulty: Path, grant: Grant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """faults(name=result, ...): sets the calls that fail from now on."""
+    (grant.directory / "driver").unlink()
+    (grant.directory / "driver").symlink_to(faulty)
+    file = tmp_path / "faults"
+    file.write_bytes(bytes(4096))
+    monkeypatch.setenv("FAULTS", str(file))
+    with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 4096) as words:
+
+        def tell(**results: int) -> None:
+            text = "".join(f" {name}={result}" for name, result in results.items())
+            words[:] = text.encode().ljust(4096, b"\0")
+
+        yield tell

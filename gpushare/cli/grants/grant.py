@@ -1,7 +1,6 @@
 """gpushare grant ..."""
 
 import argparse
-import math
 import os
 import sys
 from typing import Any
@@ -119,7 +118,10 @@ def _add_loan_options(parser: Parser) -> None:
         " with --idle-memory lend it is moved to host memory first, or only that (demote)",
     )
     parser.option(
-        "--grace", "S", "seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)", _duration
+        "--grace",
+        "S",
+        "seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)",
+        moving.seconds,
     )
     parser.add_argument(
         "--eviction-signal",
@@ -139,7 +141,7 @@ def add_wait(parser: Parser) -> None:
         "--wait",
         "S",
         "seconds to wait for guaranteed memory that others have on loan (default %(default)g)",
-        _duration,
+        moving.seconds,
         default=WAIT_SECONDS,
     )
 
@@ -171,16 +173,6 @@ def _gang(gang: str | None, leases: str | None) -> str | None:
         return gang
     name, _, size = (gang or "").partition(":")
     return f"{name}:{size}:{leases}"
-
-
-def _duration(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds < math.inf:
-        raise UsageError(f"{text!r} is not a number of seconds: give 0 or more")
-    return seconds
 
 
 class GrantCommand(Family):

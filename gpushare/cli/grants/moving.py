@@ -43,20 +43,21 @@ def _add_wait(parser: Parser, until: str) -> None:
         "--wait",
         nargs="?",
         const=math.inf,
-        type=checked(_seconds),
+        type=checked(seconds),
         metavar="S",
         help=f"return once {until}, or after S seconds with an error (default: at once; without S, no limit)",
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time to wait. Raises UsageError."""
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = -1
-    if not 0 <= seconds < math.inf:
+        found = -1
+    if not 0 <= found < math.inf:
         raise UsageError(f"{text!r} is not a number of seconds: give 0 or more")
-    return seconds
+    return found
 
 
 def _suspend(args: argparse.Namespace) -> int:
@@ -75,10 +76,10 @@ def _resume(args: argparse.Namespace) -> int:
     return answer(args, grant, lambda: _say(grant))
 
 
-def _await(daemon: Any, grant: Any, wanted: str, seconds: float) -> Any:
+def _await(daemon: Any, grant: Any, wanted: str, most: float) -> Any:
     """Returns the grant once its memory is where it is wanted. Raises CannotMoveError where it does not leave, and
-    FailedError after `seconds`."""
-    deadline = time.monotonic() + seconds
+    FailedError after `most` seconds."""
+    deadline = time.monotonic() + most
     while grant["residency"] is None or grant["residency"]["where"] != wanted:
         now = grant["residency"]
         if now is None:
@@ -88,7 +89,7 @@ def _await(daemon: Any, grant: Any, wanted: str, seconds: float) -> Any:
             raise CannotMoveError(f"the memory of grant {grant['id']} stays where it is: {why}")
         if time.monotonic() >= deadline:
             waits = now["waits"] or "it is being moved"
-            raise FailedError(f"grant {grant['id']} is {now['where']} after {seconds:g} s: {waits}")
+            raise FailedError(f"grant {grant['id']} is {now['where']} after {most:g} s: {waits}")
         time.sleep(_AGAIN_SECONDS)
         grant = daemon.grant(grant["id"])
     return grant

@@ -203,6 +203,7 @@ def debug(found: Any) -> None:
         say(
             f"  device {lease['ordinal']}    lease {lease['epoch']} {'held' if lease['held'] else 'not held'}, "
             f"{'contended' if lease['contended'] else 'alone'}, at most {ms(lease['bound_ns'])} in flight"
+            + (f", memory {lease['residency']} since {lease['residency_epoch']}" if lease["residency_epoch"] else "")
         )
     for process in found["processes"]:
         say(f"process {process['pid']}  slot {process['slot']}")
@@ -215,11 +216,18 @@ def debug(found: Any) -> None:
                 f"{ms(device['queue_ns'])} in flight",
                 f"drained for lease {device['drained_epoch']}",
                 *(["dependent"] if device["dependent"] else []),
+                *([_moved(device)] if device["movable_bytes"] else []),
             ]
             say(f"  device {device['ordinal']}    {', '.join(state)}")
         for event in process["events"]:
             where = "" if event["device"] is None else f"device {event['device']}: "
             say(f"  {clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
+
+
+def _moved(device: Any) -> str:
+    text = f"{format_size(device['movable_bytes'])} movable, {format_size(device['hosted_bytes'])} of that hosted"
+    text += f" (epoch {device['residency_epoch']}, move {device['move']})"
+    return f"{text}, wants it back" if device["wants_memory"] else text
 
 
 def _served(device: Any) -> str:

@@ -16,6 +16,7 @@ from gpushare.daemon.state.state import Refusal, State
 from gpushare.errors import GpushareError
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
+from gpushare.policy.residency.residency import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
 from gpushare.text.units import format_size, format_time, parse_time
@@ -201,7 +202,7 @@ def _now(live: Live) -> list[str]:
         text += f" ({format_time(had.borrowed_milli)} of that borrowed)" if had.borrowed_milli else ""
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
-        if place.hosted_bytes:
+        if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
             text += "; " + _away(live, place)
         if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
             text += (
@@ -215,6 +216,8 @@ def _now(live: Live) -> list[str]:
 
 def _away(live: Live, place: Place) -> str:
     now = live.record.residency
+    if now.where is Where.RESUMING:
+        return "its memory comes back from host memory" + (f": {now.waits}" if now.waits else "")
     text = f"{format_size(place.hosted_bytes)} of its memory are in host memory"
     if now.hold:
         return f"{text} until somebody resumes it"

@@ -1,10 +1,12 @@
 """The internals of a grant, for debugging: the words of its pages, and the last events of its processes."""
 
 import time
+from typing import Literal
 
 from gpushare.api import debug as debug_types
 from gpushare.binding.page_words import Slot
 from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.daemon.residency import reports
 from gpushare.daemon.state.live import Live
 
 
@@ -21,11 +23,18 @@ def grant(live: Live, limits: LimitsPage, usage: UsagePage) -> debug_types.Grant
                 held=lease.held,
                 contended=lease.contended,
                 bound_ns=lease.inflight_bound_ns,
+                residency=_residency(limits.residency(ordinal)),
+                residency_epoch=reports.epoch_of(limits.residency(ordinal)),
+                room=limits.room(ordinal),
             )
             for ordinal, lease in enumerate(leases)
         ],
         processes=[_process(limits, usage, slot) for slot in usage.taken()],
     )
+
+
+def _residency(word: int) -> Literal["resident", "prepared", "hosted"]:
+    return "hosted" if reports.is_hosted(word) else "prepared" if reports.is_prepared(word) else "resident"
 
 
 def _process(limits: LimitsPage, usage: UsagePage, slot: Slot) -> debug_types.DebugProcess:
@@ -61,4 +70,10 @@ def _device(usage: UsagePage, slot: Slot, ordinal: int) -> debug_types.DebugDevi
         queue_ns=max(0, words.queue_end_ns - time.monotonic_ns()),
         drained_epoch=words.drained >> 1,
         dependent=words.dependent,
+        movable_bytes=words.movable_bytes,
+        hosted_bytes=words.hosted_bytes,
+        clean_bytes=words.clean_bytes,
+        residency_epoch=reports.epoch_of(words.residency),
+        move=words.move,
+        wants_memory=words.wants,
     )

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import resource
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +32,8 @@ _HELPERS_BYTES = 128 << 20
 
 _AGAIN_S = 1.0
 """Between two tries to empty a file."""
+
+_GONE = "the process has given it back, or has ended"
 
 _seldom = Seldom()
 
@@ -71,6 +73,8 @@ class HostPool:
         self._wishes: dict[str, deque[_Wish]] = {}
         """By grant; the first grant's turn is next."""
         self._leaving: deque[Segment] = deque()
+        self._leaving_of: Counter[str] = Counter()
+        """Their bytes by grant."""
         # Two processes: a file that its tenant makes slow to empty delays nobody's new segments.
         self.helpers = self._maker, self._emptier = MemoryHelper(timing, cgroup), MemoryHelper(timing, cgroup)
         self._making: asyncio.Task[None] | None = None
@@ -143,7 +147,8 @@ class HostPool:
         """Ends the reservation of a grant that has ended, and takes back all its segments."""
         self._book.release(grant)
         for segment in self._book.segments(grant):
-            self.give_back(segment)
+            self._give_back(segment)
+        self._drop_wishes(grant)
 
     # What their processes draw from that.
 
@@ -161,15 +166,39 @@ class HostPool:
     def give_back_all(self, grant: str, slot: int, generation: int) -> None:
         """Takes back what a process has: it says so, or it has ended."""
         for segment in self._book.segments(grant, slot, generation):
-            self.give_back(segment)
+            self._give_back(segment)
+        self._drop_wishes(grant)
 
     def give_back(self, segment: Segment) -> None:
         """Takes back one segment; its file is emptied before the bytes count as free."""
+        self._give_back(segment)
+        self._drop_wishes(segment.grant)
+
+    def _give_back(self, segment: Segment) -> None:
         if self._book.has(segment):
             self._book.give_back(segment)
             if segment in self._files:
-                self._leaving.append(segment)
-                self._go_on()
+                self._leave(segment)
+
+    def _leave(self, segment: Segment) -> None:
+        self._leaving.append(segment)
+        self._leaving_of[segment.grant] += segment.size
+        self._go_on()
+
+    def _drop_wishes(self, grant: str) -> None:
+        """Those of segments that were given back before they were made."""
+        wishes = self._wishes.pop(grant, deque())
+        gone = [wish for wish in wishes if not self._book.has(wish.segment)]
+        if len(gone) < len(wishes):
+            self._wishes[grant] = deque(wish for wish in wishes if self._book.has(wish.segment))
+        for wish in gone:
+            self._book.emptied(wish.segment)
+            asyncio.get_running_loop().call_soon(wish.made, None, -1, _GONE)
+
+    def _waits_for_own(self, grant: str) -> bool:
+        """Whether a grant has given back more than it may have, in files that are not empty: it gets no more before,
+        since these bytes are missing to others."""
+        return self._leaving_of[grant] > self._book.reserved(grant)
 
     def close(self) -> None:
         """Ends the helpers. Processes keep their segments; what was given back is emptied here."""
@@ -200,8 +229,10 @@ class HostPool:
     async def _make_all(self) -> None:
         """Makes one segment after another, a grant's after another's, until what is left has to wait for files that are
         not empty yet."""
-        while self._wishes and not self._book.overdrawn:
-            grant = next(iter(self._wishes))
+        while not self._book.overdrawn:
+            grant = next((one for one in self._wishes if not self._waits_for_own(one)), None)
+            if grant is None:
+                return
             waiting = self._wishes.pop(grant)
             wish = waiting.popleft()
             if waiting:
@@ -215,7 +246,7 @@ class HostPool:
 
     async def _make(self, wish: _Wish) -> tuple[int | None, str]:
         """The descriptor, or why there is none."""
-        segment, why = wish.segment, "the process has given it back, or has ended"
+        segment, why = wish.segment, _GONE
         if self._book.has(segment):
             try:
                 self._files[segment] = await self._maker.make(segment.size, wish.numa)
@@ -227,8 +258,7 @@ class HostPool:
             else:
                 if self._book.has(segment):
                     return self._files[segment], ""
-                self._leaving.append(segment)
-                self._go_on()
+                self._leave(segment)
                 return None, why
         self._book.give_back(segment)
         self._book.emptied(segment)
@@ -245,6 +275,8 @@ class HostPool:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._leaving.popleft()
+            self._leaving_of[segment.grant] -= segment.size
+            self._leaving_of += Counter()  # without those that have none
             os.close(self._files.pop(segment))
             self._book.emptied(segment)
             self._go_on()

@@ -138,6 +138,11 @@ class Residency:
         if live.record.phase is not Phase.ACTIVE:
             raise RefusedError(f"it is {live.record.phase}, nothing runs in it")
 
+    def copy_ahead(self, live: Live, movable_bytes: int) -> None:
+        """Lets idle processes copy so much of their memory to the host; 0: no more. Raises RefusedError where there is
+        too little host memory."""
+        self._send(live, policy.CopyAhead(movable_bytes))
+
     def resume(self, live: Live) -> None:
         """Moves the grant's memory back, as soon as there is room. Raises CannotMoveError for a grant that lends
         none."""
@@ -205,7 +210,8 @@ class Residency:
             word, said = live.limits.residency(ORDINAL), reports.processes(live)
             came = live.limits.room(ORDINAL) and any(one.movable_bytes > one.hosted_bytes for one in said)
             hosted, now = reports.is_hosted(word), time.monotonic_ns()
-            self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came), starting=True)
+            ahead = reports.is_prepared(word)
+            self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came, ahead), starting=True)
             self.looked(live)
         self.placed()
 
@@ -227,7 +233,7 @@ class Residency:
                 self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
         live.record.residency = after
         if after.where is not before.where:
-            log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
+            log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
         for step in steps:
@@ -263,17 +269,17 @@ class Residency:
             case policy.Count(hosted):
                 [place] = live.record.places
                 self._transitions.move(live, [replace(place, hosted_bytes=hosted)])
-            case policy.Write(hosted):
-                self._write(live, hosted=hosted)
+            case policy.Write(hosted, ahead):
+                self._write(live, Word.HOSTED if hosted else Word.PREPARED if ahead else Word.RESIDENT)
             case policy.Tell(news):
                 self._tell(live, news)
             case policy.Reserve() | policy.AskRoom():
                 pass
 
-    def _write(self, live: Live, *, hosted: bool) -> None:
+    def _write(self, live: Live, word: Word) -> None:
         if live.limits is None:
             return
-        written = live.limits.set_residency(ORDINAL, Word.HOSTED if hosted else Word.RESIDENT)
+        written = live.limits.set_residency(ORDINAL, word)
         assert reports.epoch_of(written) == live.record.residency.epoch
         self._ring(live)
 

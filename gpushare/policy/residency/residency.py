@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import RefusedError
 
+STAY_NS = 200 * 10**6
+"""For so long a grant that a call has brought back is not suspended by a person: its programs get on, however often
+somebody asks."""
 SLOWEST = 256 << 20
 """Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
 
@@ -41,17 +44,22 @@ class By(enum.StrEnum):
 class Residency:
     """`epoch`: of the page's word that goes with this state. `reserved_bytes`: of the host pool. `hosted_bytes`: what
     is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
-    there is room. `why`: why it did not leave when that was last wanted. `waits`: what it waits for to be back.
-    `deadline_ns`: monotonic, of the move in progress."""
+    there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
+    why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
+    the move in progress. `woken`: a call brings it back, and
+    `stays_ns`: until when, monotonic, it stays for that."""
 
     where: Where = Where.RESIDENT
     epoch: int = 0
     by: By = By.PERSON
     hold: bool = False
     back: bool = False
+    ahead: bool = False
     reserved_bytes: int = 0
     hosted_bytes: int = 0
     deadline_ns: int | None = None
+    woken: bool = False
+    stays_ns: int | None = None
     why: str = ""
     waits: str = ""
 
@@ -87,6 +95,14 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyAhead:
+    """Its programs have done nothing for long: what can be moved of its memory is to be copied to the host. With 0
+    bytes: no more, and the host memory is needed elsewhere."""
+
+    movable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """A person wants its memory back on the device."""
 
@@ -111,16 +127,17 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The daemon was started. `epoch`, `hosted`: of the page's word. `returned`: processes have come back by
+    """The daemon was started. `epoch`, `hosted`, `ahead`: of the page's word. `returned`: processes have come back by
     themselves, to room that was left free for them."""
 
     now_ns: int
     epoch: int
     hosted: bool
     returned: bool
+    ahead: bool = False
 
 
-Event = Suspend | Resume | Room | Looked | Restarted
+Event = Suspend | CopyAhead | Resume | Room | Looked | Restarted
 
 
 # Instructions, to be carried out in the order given.
@@ -145,9 +162,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there."""
+    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there, and with
+    `ahead` in host memory too."""
 
     hosted: bool
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +209,8 @@ def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Step
     match event:
         case Suspend():
             return _suspend(now, event, move_ns)
+        case CopyAhead(movable):
+            return _copy_ahead(now, movable)
         case Resume():
             return _resume(now, event, move_ns)
         case Room():
@@ -212,6 +233,9 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
     if now.where is Where.SUSPENDING:
         held = now if now.hold or not event.hold else replace(now, hold=True)
         return held, () if held == now else (Record(),)
+    gets_on = now.woken and (now.where is Where.RESUMING or event.now_ns < (now.stays_ns or 0))
+    if gets_on and event.by is By.PERSON and not event.hold:
+        raise RefusedError("a call of its programs has just brought it back: ask again in a moment")
     if event.movable_bytes <= 0:
         raise RefusedError("none of its memory can be moved")
     size = max(now.reserved_bytes, event.movable_bytes)
@@ -224,6 +248,19 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
         deadline_ns=_deadline(event.now_ns, move_ns, size),
     )
     return leaving, (Reserve(size), Record(), Write(hosted=True))
+
+
+def _copy_ahead(now: Residency, movable: int) -> tuple[Residency, Steps]:
+    if now.where is not Where.RESIDENT or (movable <= 0 and not now.ahead):
+        return now, ()
+    if movable <= 0:
+        there = Residency(epoch=now.epoch + 1, by=now.by, why=now.why)
+        return there, (Record(), Write(hosted=False), Release())
+    if now.ahead and movable <= now.reserved_bytes:
+        return now, ()
+    copied = replace(now, epoch=now.epoch + (not now.ahead), ahead=True, reserved_bytes=movable)
+    write = () if now.ahead else (Write(hosted=False, ahead=True),)
+    return copied, (Reserve(movable), Record(), *write)
 
 
 def _resume(now: Residency, event: Resume, move_ns: int) -> tuple[Residency, Steps]:
@@ -271,7 +308,7 @@ def _look(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps
         case Where.SUSPENDED:
             wanted = any(one.wants for one in event.processes) and not now.hold
             if now.back or wanted or not event.processes:
-                return replace(now, back=True, hold=False), (AskRoom(),)
+                return replace(now, back=True, hold=False, woken=now.woken or wanted), (AskRoom(),)
             return now, ()
         case Where.RESUMING:
             return _look_resuming(now, event, move_ns)
@@ -297,7 +334,8 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
 def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
     left = [one for one in event.processes if one.hosted_bytes and (one.failed or one.epoch != now.epoch)]
     if not left:
-        there = Residency(epoch=now.epoch, by=now.by, why=now.why)
+        stays = event.now_ns + STAY_NS if now.woken else None
+        there = Residency(epoch=now.epoch, by=now.by, why=now.why, woken=now.woken, stays_ns=stays)
         return there, (Record(), Release(), Tell(News.CALLED_BACK if now.why else News.RETURNED))
     stuck = next((one for one in left if one.failed and one.epoch == now.epoch), None)
     waiting = replace(now, waits=stuck.failed) if stuck is not None else now
@@ -310,16 +348,20 @@ def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residen
 
 
 def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency, Steps]:
-    seen = replace(now, epoch=event.epoch)
-    if now.where is Where.RESIDENT and not event.hosted:
-        return seen, ()
+    seen = replace(now, epoch=event.epoch, stays_ns=None)
     reserve = (Reserve(now.reserved_bytes),) if now.reserved_bytes else ()
+    if now.where is Where.RESIDENT and not event.hosted:
+        if event.ahead == now.ahead:
+            return seen, reserve
+        # The daemon was killed before it told the processes.
+        told = replace(seen, epoch=event.epoch + 1)
+        return told, (*reserve, Record(), Write(hosted=False, ahead=now.ahead), *(() if now.ahead else (Release(),)))
     if now.where is Where.SUSPENDING and not event.hosted:
         # The daemon was killed before it told the processes. Some may still be coming in from the time before.
-        coming = replace(seen, where=Where.RESUMING, hold=False, why="the daemon was restarted")
-        return replace(coming, deadline_ns=event.now_ns + move_ns), (*reserve, Record(), Tell(News.FAILED))
+        coming, steps = _give_up(seen, event.now_ns, "the daemon was restarted", move_ns)
+        return coming, (*reserve, *steps)
     if now.where is Where.SUSPENDING:
-        return replace(seen, deadline_ns=event.now_ns + move_ns), reserve
+        return replace(seen, deadline_ns=_deadline(event.now_ns, move_ns, now.reserved_bytes)), reserve
     if now.where is Where.SUSPENDED and event.hosted and not event.returned:
         return seen, reserve
     coming, steps = _come_in(seen, event.now_ns, move_ns)

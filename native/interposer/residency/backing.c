@@ -109,7 +109,6 @@ CUresult gs_movable_make(struct gs_movable made, uint64_t *address) {
   if (result != CUDA_SUCCESS)
     return result;
   *address = made.address;
-  gs_movable_publish();
   return CUDA_SUCCESS;
 }
 
@@ -132,6 +131,5 @@ void gs_movable_end(uint64_t address, uint64_t number) {
   if (!gs_movable_take(address, number, &gone))
     return;
   give_up(&gone);
-  gs_movable_publish();
   gs_give_back(gone.ordinal, gone.bytes + gone.proxied);
 }

@@ -38,7 +38,6 @@ void gs_movable_end_later(uint64_t address, uint64_t number, const CUstream *str
     ((struct later *)own->later.record)[own->later.used++] = later;
   __atomic_add_fetch(&own->leaving, kept, __ATOMIC_RELAXED);
   gs_unlock(&own->lock);
-  gs_movable_publish();
   if (kept)
     gs_mover_call(gs_passage());
   /* else its addresses and its charge stay taken until the process ends */
@@ -174,5 +173,4 @@ void gs_movable_context_gone(CUcontext context, CUcontext heir) {
   else
     while (gs_movable_of(context, &gone))
       gs_movable_abandon(gone.address, gone.number);
-  gs_movable_publish();
 }

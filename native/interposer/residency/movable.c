@@ -75,6 +75,22 @@ static bool copy_out(const struct gs_movable *found, struct gs_movable *out) {
   return found;
 }
 
+/* Adds the record to the sums; sign -1: takes it out. */
+static void count(struct gs_movables *own, const struct gs_movable *record, int64_t sign) {
+  uint64_t bytes = (uint64_t)(sign * (int64_t)record->bytes);
+  own->movable_bytes += record->fixed || !record->proxy ? 0 : bytes;
+  own->hosted_bytes += record->where == GS_ON_HOST ? bytes : 0;
+  own->clean_bytes += record->where == GS_COPIED ? bytes : 0;
+}
+
+static void publish(const struct gs_movables *own) {
+  struct gs_slot_device *slot = &gs_process->slot->device[0];
+  bool current = __atomic_load_n(&gs_passage()->state, __ATOMIC_SEQ_CST) == GS_WATCHED;
+  __atomic_store_n(&slot->movable_bytes, own->movable_bytes, __ATOMIC_RELEASE);
+  __atomic_store_n(&slot->hosted_bytes, own->hosted_bytes, __ATOMIC_RELEASE);
+  __atomic_store_n(&slot->clean_bytes, current ? own->clean_bytes : 0, __ATOMIC_RELEASE);
+}
+
 /* ---- looking ---- */
 
 bool gs_movable_overlaps(uint64_t address, uint64_t bytes) {
@@ -121,6 +137,8 @@ bool gs_movable_add(const struct gs_movable *record) {
     memmove(at(own, index + 1), at(own, index), (own->table.used - index) * sizeof *record);
     *at(own, index) = *record;
     own->table.used++;
+    count(own, record, 1);
+    publish(own);
   }
   gs_unlock(&own->lock);
   return room;
@@ -134,6 +152,8 @@ bool gs_movable_take(uint64_t address, uint64_t number, struct gs_movable *out) 
   if (ours) {
     uint32_t index = (uint32_t)(found - at(own, 0));
     memmove(found, found + 1, (--own->table.used - index) * sizeof *found);
+    count(own, out, -1);
+    publish(own);
   }
   gs_unlock(&own->lock);
   return ours;
@@ -145,7 +165,10 @@ bool gs_movable_leaves(uint64_t address, uint64_t number, struct gs_movable *out
   struct gs_movable *found = exactly(own, address);
   bool ours = found && found->number == number;
   if (ours) {
+    count(own, found, -1);
     found->proxy = 0;
+    count(own, found, 1);
+    publish(own);
     *out = *found;
   }
   gs_unlock(&own->lock);
@@ -177,10 +200,13 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason) {
     return;
   gs_lock(&own->lock);
   struct gs_movable *found = around(own, address, 1);
-  if (found)
+  if (found) {
+    count(own, found, -1);
     found->fixed |= reason;
+    count(own, found, 1);
+    publish(own);
+  }
   gs_unlock(&own->lock);
-  gs_movable_publish();
 }
 
 void gs_movable_place(uint64_t address, enum gs_where where, uint64_t host) {
@@ -188,29 +214,20 @@ void gs_movable_place(uint64_t address, enum gs_where where, uint64_t host) {
   gs_lock(&own->lock);
   struct gs_movable *found = exactly(own, address);
   if (found) {
+    count(own, found, -1);
     found->where = where;
     found->host = host;
+    count(own, found, 1);
+    publish(own);
   }
   gs_unlock(&own->lock);
 }
 
 void gs_movable_publish(void) {
   struct gs_movables *own = gs_movables();
-  struct gs_slot_device *slot = &gs_process->slot->device[0];
-  uint64_t movable = 0, hosted = 0, clean = 0;
   if (!own)
     return;
   gs_lock(&own->lock);
-  for (uint32_t i = 0; i < own->table.used; i++) {
-    const struct gs_movable *each = at(own, i);
-    movable += each->fixed || !each->proxy ? 0 : each->bytes;
-    hosted += each->where == GS_ON_HOST ? each->bytes : 0;
-    clean += each->where == GS_COPIED ? each->bytes : 0;
-  }
-  if (__atomic_load_n(&gs_passage()->state, __ATOMIC_SEQ_CST) != GS_WATCHED)
-    clean = 0;
-  __atomic_store_n(&slot->movable_bytes, movable, __ATOMIC_RELEASE);
-  __atomic_store_n(&slot->hosted_bytes, hosted, __ATOMIC_RELEASE);
-  __atomic_store_n(&slot->clean_bytes, clean, __ATOMIC_RELEASE);
+  publish(own);
   gs_unlock(&own->lock);
 }

@@ -9,6 +9,7 @@
 #include "interposer/residency/host.h"
 #include "interposer/residency/backing.h"
 #include "interposer/residency/quiesce.h"
+#include "interposer/residency/state.h"
 
 enum {
   IN_FLIGHT = 64,        /* allocations whose copies are queued: memory is mapped for the next ones meanwhile */
@@ -132,38 +133,50 @@ enum gs_move gs_move_prepare(int ordinal) {
 /* What a move needs of the driver: a context, which stays current meanwhile, and a stream and events in it. */
 struct engine {
   CUcontext context;
+  int ordinal;
   CUstream stream;
   CUevent done[IN_FLIGHT];
   struct gs_movable moving[IN_FLIGHT];
   uint32_t begun, ended;
+  uint32_t word; /* on the way out: the residency word that wants it */
 };
 
 static void engine_stop(struct engine *engine) {
+  struct gs_process *state = gs_process;
   CUcontext popped;
-  for (uint32_t i = 0; i < IN_FLIGHT; i++)
+  gs_lock(&state->events_lock[engine->ordinal]); /* calls that end a context take it before they do */
+  bool lives = __atomic_exchange_n(&state->mover->works_in, NULL, __ATOMIC_ACQ_REL) &&
+               __atomic_load_n(&state->ending[engine->ordinal], __ATOMIC_SEQ_CST) == 0;
+  for (uint32_t i = 0; i < IN_FLIGHT && lives; i++)
     if (engine->done[i])
       gs_real.cuEventDestroy_v2(engine->done[i]);
-  if (engine->stream)
+  if (lives && engine->stream)
     gs_real.cuStreamDestroy_v2(engine->stream);
+  gs_unlock(&state->events_lock[engine->ordinal]);
   if (engine->context)
     gs_real.cuCtxPopCurrent_v2(&popped);
 }
 
-static CUresult engine_start(struct engine *engine, CUcontext context) {
-  *engine = (struct engine){.context = context};
+static CUresult engine_start(struct engine *engine, const struct gs_movable *first, uint32_t word) {
+  CUcontext context = first->context;
+  *engine = (struct engine){.context = context, .ordinal = first->ordinal, .word = word};
   CUresult result = gs_real.cuCtxPushCurrent_v2(context);
   if (result != CUDA_SUCCESS) {
     engine->context = NULL;
     return result;
   }
+  __atomic_store_n(&gs_process->mover->works_in, context, __ATOMIC_RELEASE);
   result = gs_real.cuStreamCreate(&engine->stream, CU_STREAM_NON_BLOCKING);
   for (uint32_t i = 0; i < IN_FLIGHT && result == CUDA_SUCCESS; i++)
     result = gs_real.cuEventCreate(&engine->done[i], CU_EVENT_DISABLE_TIMING);
   if (result != CUDA_SUCCESS)
     engine_stop(engine);
-  else
-    gs_host_pin(context);
   return result;
+}
+
+static void pin_all(const struct engine *engine) {
+  while (gs_host_pin_next(engine->context))
+    ;
 }
 
 static CUresult copy(const struct engine *engine, const struct gs_movable *one, uint64_t from, uint64_t bytes,
@@ -180,14 +193,14 @@ static CUresult copy(const struct engine *engine, const struct gs_movable *one, 
   return result;
 }
 
-typedef CUresult finish_one(const struct gs_movable *one);
+typedef CUresult finish_one(const struct engine *engine, const struct gs_movable *one);
 
 /* Waits for the oldest copy. */
 static CUresult end_oldest(struct engine *engine, finish_one *finish) {
   uint32_t at = engine->ended % IN_FLIGHT;
   CUresult result = gs_real.cuEventSynchronize(engine->done[at]);
   engine->ended++;
-  return result == CUDA_SUCCESS ? finish(&engine->moving[at]) : result;
+  return result == CUDA_SUCCESS ? finish(engine, &engine->moving[at]) : result;
 }
 
 static CUresult end_all(struct engine *engine, finish_one *finish, CUresult result) {
@@ -217,27 +230,33 @@ static CUresult begin_one(struct engine *engine, const struct gs_movable *one, b
 
 /* ---- out and in ---- */
 
-static CUresult leave(const struct gs_movable *one) {
-  CUresult result = gs_movable_unmap(one);
-  if (result == CUDA_SUCCESS)
-    gs_movable_place(one->address, GS_ON_HOST, one->host);
+/* The slot says so before anything leaves: a process that has nothing hosted is resident to the daemon, whatever it has
+ * answered. The daemon writes the word and then reads the slot. */
+static CUresult leave(const struct engine *engine, const struct gs_movable *one) {
+  gs_movable_place(one->address, GS_ON_HOST, one->host);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  CUresult result = gs_move_wanted(one->ordinal, engine->word) ? gs_movable_unmap(one) : CUDA_ERROR_NOT_READY;
+  if (result != CUDA_SUCCESS)
+    gs_movable_place(one->address, one->where, one->host);
   return result;
 }
 
-static CUresult arrive(const struct gs_movable *one) {
+static CUresult arrive(const struct engine *engine, const struct gs_movable *one) {
+  (void)engine;
   gs_movable_place(one->address, GS_ON_DEVICE, GS_NO_PLACE);
   return CUDA_SUCCESS;
 }
 
 static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
-  gs_movable_publish();
   if (result == CUDA_SUCCESS)
     return GS_MOVED;
+  if (result == CUDA_ERROR_NOT_READY)
+    return GS_MOVE_WORKING; /* it is not wanted any more: nobody asks why */
   gs_trace(GS_TRACE_MOVE_FAILED, ordinal, (uint64_t)result, gs_process->slot->device[ordinal].hosted_bytes);
   return no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
 }
 
-enum gs_move gs_move_out(int ordinal) {
+enum gs_move gs_move_out(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;
   CUresult result = CUDA_SUCCESS;
@@ -245,10 +264,11 @@ enum gs_move gs_move_out(int ordinal) {
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
   bool any = all.count > 0;
-  if (any && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+  if (any && (result = engine_start(&engine, &all.one[0], word)) == CUDA_SUCCESS) {
+    pin_all(&engine);
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where == GS_COPIED)
-        result = leave(&all.one[i]);
+        result = leave(&engine, &all.one[i]);
       else if (all.one[i].where == GS_ON_DEVICE)
         result = begin_one(&engine, &all.one[i], true, leave);
     }
@@ -267,7 +287,8 @@ enum gs_move gs_move_in(int ordinal) {
   if (!find_all(&all))
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
-  if (any_hosted(&all) && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+  if (any_hosted(&all) && (result = engine_start(&engine, &all.one[0], 0)) == CUDA_SUCCESS) {
+    pin_all(&engine);
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where != GS_ON_HOST)
         continue;
@@ -300,14 +321,24 @@ static bool ahead(const struct engine *engine, const struct gs_movable *one, uin
   return copied && watched();
 }
 
+/* Pins a segment unless the program runs. */
+static bool pinned_next(const struct engine *engine) {
+  gs_lock(&gs_passage()->piece);
+  bool pinned = watched() && gs_host_pin_next(engine->context);
+  gs_unlock(&gs_passage()->piece);
+  return pinned;
+}
+
 bool gs_move_ahead(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;
   gs_lock(&gs_passage()->piece);
   bool ready = watched() && gs_await_work(ordinal, word) == CUDA_SUCCESS && find_all(&all);
-  bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context) == CUDA_SUCCESS;
+  bool started = ready && all.count > 0 && engine_start(&engine, &all.one[0], word) == CUDA_SUCCESS;
   gs_unlock(&gs_passage()->piece);
   bool goes = started;
+  while (started && pinned_next(&engine))
+    ;
   for (uint32_t i = 0; goes && i < all.count; i++) {
     if (all.one[i].where != GS_ON_DEVICE)
       continue;

@@ -9,9 +9,9 @@
  * what it allocates meanwhile has none. GS_MOVED or GS_MOVE_NO_HOST. */
 enum gs_move gs_move_prepare(int ordinal);
 
-/* Copies to the host what is not copied, and takes it off the device, the largest first. GS_MOVED: all is hosted. On a
- * failure some of it may be. */
-enum gs_move gs_move_out(int ordinal);
+/* Copies to the host what is not copied, and takes it off the device, the largest first, for as long as the residency
+ * word is `word`. GS_MOVED: all is hosted. Otherwise some of it may be. */
+enum gs_move gs_move_out(int ordinal, uint32_t word);
 /* Brings back what is hosted. GS_MOVE_NO_DEVICE: the device has no room for the rest. */
 enum gs_move gs_move_in(int ordinal);
 

@@ -102,7 +102,7 @@ static enum gs_move go_away(uint32_t word) {
   if (how == GS_MOVED)
     how = gs_move_prepare(ORDINAL); /* for what was allocated meanwhile */
   if (how == GS_MOVED)
-    how = gs_move_out(ORDINAL);
+    how = gs_move_out(ORDINAL, word);
   return how;
 }
 

@@ -1,5 +1,5 @@
 /* The thread that moves memory: it starts when the driver is initialised, waits for the daemon's residency word, and
- * carries it out (docs/concepts/inside/residency.md). */
+ * carries it out (docs/concepts/inside/memory-moves.md). */
 #ifndef GPUSHARE_MOVER_H
 #define GPUSHARE_MOVER_H
 

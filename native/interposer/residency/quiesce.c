@@ -15,8 +15,8 @@ enum {
 };
 #define PATIENCE_NS 3000000000u /* with work that nobody waits for */
 
-static bool wanted(int ordinal, uint32_t word) {
-  return __atomic_load_n(&gs_process->limits->device[ordinal].residency, __ATOMIC_ACQUIRE) == word;
+bool gs_move_wanted(int ordinal, uint32_t word) {
+  return __atomic_load_n(&gs_process->limits->device[ordinal].residency, __ATOMIC_SEQ_CST) == word;
 }
 
 /* Whether it makes sense to wait on. A call that waits for the move may be what the work in flight, or an open capture,
@@ -28,7 +28,7 @@ static bool goes_on(uint64_t *since, uint64_t began, int ordinal, uint32_t word)
       __atomic_load_n(&gs_passage()->wants, __ATOMIC_SEQ_CST) || __atomic_load_n(&slot->waiting, __ATOMIC_SEQ_CST);
   uint64_t now = gs_now();
   *since = !waits ? 0 : *since ? *since : now;
-  return wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS) && now - began < PATIENCE_NS;
+  return gs_move_wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS) && now - began < PATIENCE_NS;
 }
 
 static bool none_inside(void *unused) {
@@ -49,7 +49,9 @@ static bool no_launch_inside(void *unused) {
 static bool all_arrived(void *with) {
   struct gs_time_device *device = with;
   struct gs_time *time = gs_time();
-  bool arrived = !device->rest || !gs_stream_awaits(device->rest);
+  if (!__atomic_load_n(&device->meter, __ATOMIC_ACQUIRE))
+    return true; /* nothing was ever submitted */
+  bool arrived = !gs_stream_awaits(device->rest);
   gs_latch_take(&time->tables);
   for (uint32_t i = 0; i < time->buckets && arrived; i++)
     for (const struct gs_stream *stream = time->bucket[i]; stream && arrived; stream = stream->alike)
@@ -170,7 +172,7 @@ enum gs_move gs_quiesce(int ordinal, uint32_t word) {
       __atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED))
     return GS_MOVE_UNSEEN;
   CUresult result = gs_await_work(ordinal, word);
-  if (result == CUDA_ERROR_NOT_READY || !wanted(ordinal, word))
+  if (result == CUDA_ERROR_NOT_READY || !gs_move_wanted(ordinal, word))
     return GS_MOVE_WORKING;
   return result == CUDA_SUCCESS ? GS_MOVED : GS_MOVE_FAILED;
 }

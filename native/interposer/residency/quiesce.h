@@ -5,6 +5,9 @@
 
 #include "interposer/process/process.h"
 
+/* Whether the residency word is still `word`: the daemon wants nothing else by now. */
+bool gs_move_wanted(int ordinal, uint32_t word);
+
 /* Waits, with the passage closed (GS_MOVING), until no thread is inside, every submission has reached the driver, and all
  * contexts on the device are done. GS_MOVED: so it is. Else why not; it gives up when the residency word is no longer
  * `word`, which the daemon changes when its patience is over. */

@@ -12,6 +12,8 @@ struct gs_list {
 struct gs_movables {
   uint32_t lock;        /* of the lists */
   struct gs_list table; /* struct gs_movable, by address */
+  /* sums over the table, as in struct gs_slot_device */
+  uint64_t movable_bytes, hosted_bytes, clean_bytes;
   struct gs_list later; /* leaving.c */
   uint32_t leaving;     /* how many of them have not given their memory back */
 };

@@ -65,7 +65,5 @@ struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);
  * rate, or over the rate of pageable memory, in bytes per us. */
 uint64_t sim_copy_ns(uint64_t bytes, bool pageable);
 uint64_t sim_pageable_rate(void);
-/* Duration of work within the device (fills, device-to-device copies), in ns, at 20 times the link rate. */
-uint64_t sim_fill_ns(uint64_t bytes);
 
 #endif

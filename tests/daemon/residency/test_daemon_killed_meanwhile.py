@@ -59,6 +59,7 @@ def armed(daemon, name, count=1, *, after):
     daemon.patch(KILL_AFTER.format(name=name, count=count, after=after)).start()
 
 
+@pytest.mark.promise("moves-survive-kills")
 @pytest.mark.parametrize(("name", "after"), [("Record", False), ("Record", True), ("Write", True)])
 def test_killed_as_it_begins_to_suspend(daemon, client, notebook, again, name, after):
     one = notebook(gpu="0").holds()
@@ -81,6 +82,7 @@ def test_killed_as_it_begins_to_suspend(daemon, client, notebook, again, name, a
     one.comes_to("resident")
 
 
+@pytest.mark.promise("moves-survive-kills")
 @pytest.mark.parametrize(("name", "after"), [("Count", True), ("Record", True)])
 def test_killed_as_all_have_moved_out(daemon, client, notebook, again, name, after):
     one = notebook(gpu="0").holds()
@@ -98,6 +100,7 @@ def test_killed_as_all_have_moved_out(daemon, client, notebook, again, name, aft
     assert taken(daemon) == 8 * GIB
 
 
+@pytest.mark.promise("moves-survive-kills")
 @pytest.mark.parametrize(("name", "after"), [("Count", True), ("Record", True), ("Write", True)])
 def test_killed_as_it_comes_back(daemon, client, notebook, again, name, after):
     one = notebook(gpu="0").holds().suspended()

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import os
+import signal
 
 import pytest
 from pages.hosted import GRANT, MIB, in_a_house, until
@@ -70,6 +72,30 @@ def test_a_flood_of_requests_gets_what_is_reserved_and_no_more(tmp_path):
         flooding.kill()
         await until(lambda: house.pool.counts == Counts(16 * MIB, 32 * MIB, 16 * MIB), "its end frees them")
         assert (await other(f"segment({32 * MIB})"))[0] == OK
+
+    in_a_house(tmp_path, scene)
+
+
+@pytest.mark.promise("host-pool-delays-own-grant")
+def test_what_one_gives_back_in_turn_is_not_missing_to_others(tmp_path):
+    async def scene(house):
+        house.pool.reserve(GRANT, 16 * MIB)
+        process = await house.joined()
+        assert [(await process(f"segment({size})"))[0] for size in (2 * MIB, 0)] == [OK, OK]
+        emptier = house.pool.helpers[1].pid
+        await until(lambda: not house.pool.counts.used, "it is empty")
+        os.kill(emptier, signal.SIGSTOP)
+        for size in (16 * MIB, 0, 16 * MIB, 0):
+            assert (await process(f"segment({size})"))[0] == OK
+        again = asyncio.create_task(process(f"segment({16 * MIB})"))
+        await until(lambda: house.pool.waiting, "it waits until what it had is empty")
+        house.pool.reserve("g-other", 16 * MIB)
+        made = []
+        house.pool.draw("g-other", 0, 1, 16 * MIB, -1, lambda segment, *_: made.append(segment))
+        os.kill(emptier, signal.SIGCONT)
+        assert (await again)[0] == OK
+        await until(lambda: made, "the other has its own")
+        assert house.pool.counts == Counts(32 * MIB, 0, 32 * MIB)
 
     in_a_house(tmp_path, scene)
 

@@ -8,6 +8,7 @@ from run.waiting import until
 GIB = 1 << 30
 
 
+@pytest.mark.promise("kept-memory-is-found")
 @pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups")
 def test_who_keeps_what_it_says_has_left_is_found_and_stopped(daemon, client, notebook):
     one = notebook(gpu="0")

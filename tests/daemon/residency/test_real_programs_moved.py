@@ -53,3 +53,48 @@ def test_a_program_that_computes_is_stopped_moved_and_goes_on(daemon, client):
         program.tell("idle")
     finally:
         program.close()
+
+
+def test_a_borrower_makes_room_for_the_owner_and_comes_back(make_daemon, tmp_path):
+    """On a device that has room for only one of both."""
+    config = tmp_path / "gpushare.toml"
+    config.write_text('[memory]\nhost_pool = "512MiB"\nmove_seconds = 60\n')
+    daemon = make_daemon("--simulate", "1x768MiB", "--config", str(config)).start()
+    client = daemon.client
+    client.set_tenant("owner", {"memory": 512 * MIB})
+    borrower = daemon.spin("512MiB", "0", idle_memory="lend", borrow_memory="512MiB", max_rung="evict")
+    [grant] = client.grants()
+    assert borrower.tell("alloc 384MiB")["ok"]
+    owner = daemon.spin("512MiB", "20%", tenant="owner", wait="60")
+    assert owner.tell("alloc 448MiB")["ok"], "by the driver's books there is room"
+    shown = client.grant(grant["id"])
+    assert shown["phase"] == "suspended"
+    assert shown["eviction"] is None, "nobody was asked to go"
+    borrower.process.stdin.write("touch 1\n")
+    until(lambda: client.grant(grant["id"])["residency"]["waits"], "its program needs it, and there is no room")
+    owner.close()
+    assert borrower.process.stdout.readline(), "its call has returned"
+    until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
+    assert held(daemon, borrower.pid) >= 384 * MIB
+    borrower.close()
+
+
+def test_a_program_that_is_away_outlives_the_daemon(daemon, client):
+    program = daemon.spin("4GiB", "50%", idle_memory="lend", gpu="0")
+    try:
+        [grant] = client.grants()
+        program.tell("alloc 32MiB")
+        program.tell("touch 5")
+        before = program.tell("sum")["sum"]
+        assert daemon.cli("grant", "suspend", grant["id"], "--wait=30").returncode == 0
+        daemon.kill()
+        daemon.start()
+        away = client.grant(grant["id"])
+        assert (away["phase"], away["residency"]["where"]) == ("suspended", "suspended")
+        program.tell("touch 3")
+        program.tell("touch 3")
+        assert program.tell("sum")["sum"] == before
+        until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
+        until(lambda: client.node()["host_pool"]["used"] == 0, "and has nothing in host memory")
+    finally:
+        program.close()

@@ -82,3 +82,23 @@ def test_a_kept_grant_whose_processes_have_ended_waits_for_its_room(daemon, clie
     second("follow")
     second.comes_to("resident")
     client.release(rest)
+
+
+def test_their_words_can_be_looked_at(daemon, client, notebook, kept):
+    one = notebook(grant=kept)
+    one(f"hold {GIB} {3 * GIB}")
+    client.suspend(kept)
+    one("carry")
+    one.comes_to("suspended")
+    one("wants")
+    found = client.debug(kept)
+    [lease], [process] = found["leases"], found["processes"]
+    assert (lease["residency"], lease["residency_epoch"]) == ("resident", 2)
+    [words] = process["devices"]
+    assert (words["movable_bytes"], words["hosted_bytes"], words["residency_epoch"]) == (3 * GIB, 3 * GIB, 1)
+    assert words["wants_memory"]
+    shown = daemon.cli_here("grant", "debug", kept).stdout
+    assert "memory resident since 2" in shown
+    assert "3GiB movable, 3GiB of that hosted (epoch 1, move 0), wants it back" in shown
+    one("carry")
+    one.comes_to("resident")

@@ -193,6 +193,7 @@ def test_the_end_of_its_processes_frees_everything(daemon, client, notebook):
     assert taken(daemon) == 0
 
 
+@pytest.mark.promise("away-room-stays-own")
 def test_what_it_left_is_only_lent(daemon, client, notebook):
     one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
     with pytest.raises(RefusedError, match="is to go back to suspended grants"):
@@ -270,6 +271,20 @@ def test_a_borrower_that_can_be_moved_is_moved_before_anybody_is_asked(daemon, c
     until(lambda: other.shown["phase"] == "released", "released")
     one("wants")
     one.comes_to("resident")
+
+
+def test_a_borrower_that_cannot_be_moved_is_asked_to_go(daemon, client, notebook):
+    other = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="evict").holds()
+    other("wants")
+    one.comes_to("suspending")
+    assert one.shown["eviction"]["rung"] == "demote"
+    one(f"refuse {lib.GS_MOVE_WORKING}")
+    until(lambda: (one.shown["eviction"] or {}).get("rung") == "evict", "it is asked")
+    assert "end it or make it smaller" in one.shown["notice"]
+    one("carry")
+    one("end")
+    other.comes_to("resident")
 
 
 def test_a_share_that_lends_is_checked(daemon, client):

@@ -4,6 +4,7 @@
  * few other words select variants of the driver. */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,7 @@ FAULTY(cuEventCreate) FAULTY(cuEventRecord) FAULTY(cuEventQuery) FAULTY(cuEventE
 FAULTY(cuStreamQuery)
 FAULTY(cuStreamBeginCapture_v2) FAULTY(cuStreamGetCtx) FAULTY(cuStreamIsCapturing)
 FAULTY(cuGraphInstantiateWithFlags) FAULTY(cuGraphExecDestroy_v2) FAULTY(cuGraphExecDestroy) FAULTY(cuGraphLaunch)
+FAULTY(cuCtxSetFlags) FAULTY(cuMemGetHandleForAddressRange)
 FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)
     /* clang-format on */
 
@@ -69,6 +71,23 @@ FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
   CUresult (*allocate)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = real("cuMemAllocPitch_v2");
   return allocate(address, pitch, fault_of("pitch") ? width + 4096 : width, height, element);
+}
+
+/* tokens=: the driver has peer-to-peer tokens, with 1 for memory of cuMemAlloc, with 2 for mapped memory too. */
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address);
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  CUresult (*get)(void *, CUpointer_attribute, CUdeviceptr) = real("cuPointerGetAttribute");
+  CUresult (*access)(unsigned long long *, const CUmemLocation *, CUdeviceptr) = real("cuMemGetAccess");
+  const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+  const char *fault = attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ? fault_of("tokens") : NULL;
+  unsigned long long rights;
+  if (!fault)
+    return get(data, attribute, address);
+  bool mapped = access(&rights, &here, address) == CUDA_SUCCESS;
+  if (mapped && atoi(fault) < 2)
+    return CUDA_ERROR_INVALID_VALUE;
+  memset(data, mapped ? 0x77 : 0x11, 16);
+  return CUDA_SUCCESS;
 }
 
 /* deferred=: arrays with deferred mapping can be created, as on newer hardware, one at a time. needs=N: an array

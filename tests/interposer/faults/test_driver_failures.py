@@ -1,50 +1,16 @@
 """Driver failures that are rare in practice: the program gets the driver's result, and the accounting matches the
 simulator."""
 
-import mmap
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pages.handmade import MS, Grant, Simulator
-from run import built
 from run.driverclient import CONTEXT, MIB
-from run.interposed import CHUNK, Interpose, Interposed, ptx
-
-from gpushare import paths
+from run.interposed import CHUNK, Faults, Interpose, Interposed, ptx
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[2] / "native"
 UNKNOWN, OUT = "CUDA_ERROR_UNKNOWN", "CUDA_ERROR_OUT_OF_MEMORY"
-Faults = Callable[..., None]
-
-
-@pytest.fixture(scope="session")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for use as a grant's driver/. It contains the simulated driver under another name, found by the run
-    path."""
-    directory = tmp_path_factory.mktemp("faulty")
-    shutil.copy(built.program("faulty") / "libcuda.so.1", directory)
-    shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", directory / "libsimcuda.so.1")
-    return directory
-
-
-@pytest.fixture
-def faults(faulty: Path, grant: Grant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """faults(name=result, ...): sets the calls that fail from now on."""
-    (grant.directory / "driver").unlink()
-    (grant.directory / "driver").symlink_to(faulty)
-    file = tmp_path / "faults"
-    file.write_bytes(bytes(4096))
-    monkeypatch.setenv("FAULTS", str(file))
-    with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 4096) as words:
-
-        def tell(**results: int) -> None:
-            text = "".join(f" {name}={result}" for name, result in results.items())
-            words[:] = text.encode().ljust(4096, b"\0")
-
-        yield tell
 
 
 @pytest.fixture

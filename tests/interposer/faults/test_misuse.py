@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
+from pages.lending import Lender
 from run import built
 from run.interposed import Spawner
 from values import hooktable
@@ -42,6 +43,18 @@ def test_every_answer_is_the_drivers(
     rest = [row for row in sim.books()["devices"][0]["processes"] if row["pid"] == pid]
     assert [row["peak_bytes"] <= 2 << 30 for row in rest] == [True]
     assert grant.charged(pid=pid) == 0, "the last calls reset the primary context"
+
+
+def test_a_grant_that_lends_its_memory_answers_alike(
+    run: Callable[[Grant | None], tuple[list[str], int]], sim: Simulator, tmp_path: Path
+) -> None:
+    lender = Lender(tmp_path / "lender", sim)
+    lender.lease()
+    try:
+        alone, with_us = run(None)[0], run(lender)[0]
+        assert [pair for pair in zip(alone, with_us, strict=True) if pair[0] != pair[1]] == []
+    finally:
+        lender.close()
 
 
 def test_every_row_is_misused() -> None:

@@ -97,12 +97,13 @@ def test_a_capture_that_begins_while_an_allocation_waits_for_its_stream_goes_on(
         kept = ok(take({2 * STEP}))
         ok(d.cuStreamWaitValue32(s[0], gate, 1, 0))
         allocation = holds.Operation(current(lambda: take(30 * {MIB})))
-        with holds.Hold("cuStreamQuery", holds.BEFORE, allocation.native_id) as query:
+        with holds.Hold("cuStreamQuery", holds.AFTER, allocation.native_id) as query:
             allocation.go()
             held = query.stopped(holds.PATIENCE_S)
             ok(d.cuStreamBeginCapture(s[1], d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-        with holds.Hold("cuStreamQuery", holds.BEFORE, allocation.native_id):  # it would be held if it asked again
-            refused = allocation.result("the allocation")[0]
+            with holds.Hold("cuStreamQuery", holds.BEFORE, allocation.native_id):  # it would be held if it asked again
+                query.release()
+                refused = allocation.result("the allocation")[0]
         captured = d.cuStreamEndCapture(s[1])[0]
         put(gate, bytes([1, 0, 0, 0]))
         ok(d.cuStreamSynchronize(s[0]))

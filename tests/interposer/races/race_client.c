@@ -40,7 +40,7 @@ static void *work(void *argument) {
     OK(cuStreamCreate(&stream, 1 /* non-blocking */));
     OK(cuEventCreate(&event, 2 /* no timing */));
     for (int i = 0; i < 20; i++) {
-      OK(cuMemAlloc_v2(&memory, 1 + (size_t)rand_r(&seed) % 100000));
+      OK(cuMemAlloc_v2(&memory, 1 + (size_t)rand_r(&seed) % 3000000));
       OK(cuMemAllocAsync(&pooled, 1 + (size_t)rand_r(&seed) % 100000, stream));
       OK(cuMemsetD8Async(memory, 0, 1, stream));
       for (int k = rand_r(&seed) % 30; k >= 0; k--)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
+from pages.lending import Lender
 from run import built
 from run.driverclient import truth
 
 from gpushare import paths
+from gpushare._native import lib
 
 HERE = Path(__file__).resolve().parent
 INTERPOSER, INCLUDE = HERE.parents[2] / "native" / "interposer", HERE.parents[2] / "native"
@@ -63,3 +65,32 @@ def test_no_races(
     assert held == (0, 0), "what ended is out of both books"
     assert grant.slot().launches > 100
     assert sim.busy_ns(process.pid) > 0
+
+
+def test_no_races_while_memory_moves(
+    race_client: Path, sim: Simulator, environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    grant = Lender(tmp_path / "lender", sim)
+    grant.lease()
+    env = environment(grant, "") | {"TSAN_OPTIONS": f"exitcode=66 suppressions={HERE / 'tsan.supp'}"}
+    moved = 0
+    with open(tmp_path / "errors", "w+") as errors:
+        process = subprocess.Popen(
+            [race_client, paths.SPIN_PTX, "3"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+        assert process.stdout is not None
+        end = time.monotonic() + 3
+        while time.monotonic() < end and process.poll() is None:
+            if grant.limits.slots_high:
+                moved += grant.suspend() == lib.GS_MOVED
+                grant.resume(lib.GS_PREPARED if moved % 2 else lib.GS_RESIDENT)
+            time.sleep(0.01)
+        over = process.stdout.readline()
+        held = grant.charged(pid=process.pid), truth(sim, process.pid)
+        process.communicate(timeout=60)
+        errors.seek(0)
+        assert process.returncode == 0, errors.read()[:20000]
+    assert over == b"over\n"
+    assert held == (0, 0), "what ended is out of both books"
+    assert moved > 10
+    grant.close()

@@ -2,7 +2,7 @@
 
 import random
 
-from pages.handmade import Simulator
+import pytest
 from pages.lending import Lender
 from run.interposed import Interpose
 
@@ -10,7 +10,6 @@ from gpushare import paths
 from gpushare._native import lib
 
 THREADS = 4
-CYCLES = 60
 
 WORK = """
     import random, threading, time
@@ -59,14 +58,15 @@ WORK = """
 """
 
 
-def test_a_busy_program_does_not_notice(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+@pytest.mark.parametrize("cycles", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_busy_program_does_not_notice(lender: Lender, interpose: Interpose, cycles: int) -> None:
     seed = random.randrange(1 << 32)
     worker = interpose(lender)
     worker.do(f"spin_path = {str(paths.SPIN_PTX)!r}; seed = {seed}")
     worker.do(WORK.format(threads=THREADS, seed=seed))
-    outcomes = [(lender.suspend(), lender.resume()) for _ in range(CYCLES)]
+    outcomes = [(lender.suspend(), lender.resume()) for _ in range(cycles)]
     worker.do("stop.set(); [thread.join() for thread in threads]")
     assert worker.get("faults") == [], f"seed {seed}"
-    assert outcomes == [(lib.GS_MOVED, lib.GS_MOVED)] * CYCLES, f"seed {seed}"
+    assert outcomes == [(lib.GS_MOVED, lib.GS_MOVED)] * cycles, f"seed {seed}"
     assert worker.get("min(rounds)") > 0
     assert worker.charged() > 0

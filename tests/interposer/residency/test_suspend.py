@@ -201,10 +201,9 @@ def test_without_host_memory_nothing_moves(sim: Simulator, lender: Lender, worke
 
 def test_a_full_device_makes_it_wait(sim: Simulator, lender: Lender, worker: Interposed, interpose: Interpose) -> None:
     filled(worker, "a", 64 * MIB, 1)
-    worker.do(f"rest = ok(d.cuMemAlloc({1024 * MIB}))")
     assert lender.suspend() == lib.GS_MOVED
     stranger = interpose(None)
-    stranger.do(f"taken = ok(d.cuMemAlloc({3500 * MIB}))")
+    stranger.do(f"taken = ok(d.cuMemAlloc({4020 * MIB}))")
     assert lender.carried_out(lender.want(lib.GS_RESIDENT)) == lib.GS_MOVE_NO_DEVICE
     lender.lease()
     worker.do(AWAY)
@@ -253,3 +252,24 @@ def test_frees_in_the_order_of_a_stream(sim: Simulator, lender: Lender, worker: 
     worker.do("word.value = 1; ok(d.cuStreamSynchronize(stream))")
     until(lambda: lender.charged(0) == before)
     assert worker.charged() == held(sim, worker)
+
+
+def test_a_grant_at_its_limit_moves(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    lender.set_limit(160 * MIB)
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("""
+        rest = []
+        for size in (32 << 20, 2 << 20, 4096):
+            while (answer := d.cuMemAlloc(size))[0] == 0:
+                rest.append(answer[1])
+    """)
+    full = lender.charged(0)
+    assert full > 160 * MIB - 8192
+    for _ in range(2):
+        assert lender.suspend() == lib.GS_MOVED
+        assert worker.get("[int(x) for x in ok(d.cuMemGetInfo())][0]") < 8192
+        assert lender.resume() == lib.GS_MOVED
+    assert lender.charged(0) == full == held(sim, worker)
+    assert worker.error("d.cuMemAlloc(2 << 20)") == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert same(worker, "a")

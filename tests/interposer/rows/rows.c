@@ -162,6 +162,7 @@ static struct {
 } kept;
 
 static void keep_memory(struct rows *r) {
+  control_start();
   need(r, cuInit(0), "cuInit");
   need(r, cuCtxCreate_v2(&kept.ctx, 0, 0), "a context");
   need(r, cuMemAlloc_v2(&kept.at, KEPT), "memory");

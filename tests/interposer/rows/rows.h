@@ -130,6 +130,9 @@ struct hold {
 struct hold hold(struct rows *r, CUstream on);
 void let_go(struct hold *held);
 
+/* ---- control.c ---- */
+void control_start(void);
+
 /* ---- exporter.c ---- */
 
 /* Another process of the same program that shares memory with this one. */

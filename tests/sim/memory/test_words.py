@@ -156,6 +156,20 @@ def test_memory_that_leaves_under_a_kernel(simulator: Any, change: str) -> None:
     assert worker.get("ctypes.string_at(int(a), 8) == bytes(8)"), "it has written nothing"
 
 
+def test_memory_that_comes_after_a_kernel_has_begun(simulator: Any) -> None:
+    """The second of two kernels of 100 ms, after 150 ms in which the program calls nothing. (On a busy machine it may
+    have ended by then, with the same fault.)"""
+    worker = prepared(simulator.start("--kernel-ns", str(10**8)))
+    worker.do(f"""
+        import time
+        a, kept = mapping(), ok(d.cuMemAlloc(8)); {UNMAP}; ok(touch(kept, 8, 1)); ok(touch(a, 8, 1))
+        end = time.monotonic() + 0.15
+        while time.monotonic() < end: pass
+        fill(a)
+    """)
+    assert worker.error("d.cuStreamSynchronize(s)") == ILLEGAL
+
+
 def test_memory_that_returns_before_the_kernel_begins(sim: Any, worker: Worker) -> None:
     """The addresses are empty while the launch waits. That is what moved memory does, and no fault."""
     worker.do(f"a = mapping(); g = close(); ok(touch(a, 8, 6)); {UNMAP}; fill(a); open_(g); wait()")

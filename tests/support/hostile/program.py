@@ -21,7 +21,7 @@ from typing import Any
 
 GID = 1000  # of the node's socket, as group gpushare
 UIDS = {"tenant": 1000, "member": 1001}
-GRANT = {"memory": "1GiB", "time": "20%", "ttl_seconds": 30}
+GRANT = {"memory": "1GiB", "time": "20%", "ttl_seconds": 30, "idle_memory": "lend"}
 HELD_MAX = 400  # descriptors that attacks leave open; the oldest are closed
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None, use_errno=True)
@@ -88,10 +88,11 @@ def menus(role: str) -> dict[str, Callable[[Hostile], None]]:
 
         return hostilenode.MENU
     from hostile import joins as hostilejoin
+    from hostile import moves as hostilemoves
     from hostile import own as hostileself
     from hostile import page as hostilepage
 
-    return {**hostilepage.MENU, **hostilejoin.MENU, **hostileself.MENU}
+    return {**hostilepage.MENU, **hostilejoin.MENU, **hostileself.MENU, **hostilemoves.MENU}
 
 
 def main() -> None:

@@ -27,7 +27,9 @@ class Answer:
 class Run:
     """The rows of one group in one process."""
 
-    def __init__(self, sim: Simulator, grant: Grant | None, command: list[Any], env: dict[str, str], mode: str) -> None:
+    def __init__(
+        self, sim: Simulator, grant: Grant | None, command: list[Any], env: dict[str, str], mode: str, *files: int
+    ) -> None:
         self.sim, self.grant, self.gated = sim, grant, mode == "gated"
         self.answers: dict[str, Answer] = {}
         self.process = subprocess.Popen(
@@ -37,6 +39,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             env=env,
+            pass_fds=files,
         )
         self.pid = self.process.pid
 

@@ -92,6 +92,9 @@ class Interposed(Worker):
 Interpose = Callable[..., Interposed]
 """interpose(grant, device, before): a worker that ends with the test."""
 
+Faults = Callable[..., None]
+"""faults(name=result, ...): which calls fail from now on, in a grant with the driver of faults/faulty.c."""
+
 
 def chunks(count: int) -> int:
     """Bytes rounded up to whole chunks."""

@@ -128,12 +128,25 @@ static CUresult map(uint64_t base, uint64_t bytes, struct physical *physical) {
   return CUDA_SUCCESS;
 }
 
+/* The table is changed at this time for the device, too: what began or ended before saw it as it was. The driver waits
+ * for no work. */
+static void change_begin(void) {
+  sim_lock();
+  sim_advance(sim_now());
+  sim_ranges_lock();
+}
+
+static void change_end(void) {
+  sim_ranges_unlock();
+  sim_unlock();
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   CUresult result = CUDA_SUCCESS;
   if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset || flags)
     return CUDA_ERROR_INVALID_VALUE; /* the API has an offset, which must be 0 */
-  sim_ranges_lock();
+  change_begin();
   struct physical *physical = sim_physical_of(handle);
   if (!physical || size > physical->bytes || !reserved(ptr, size) || sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
@@ -141,7 +154,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     result = CUDA_ERROR_INVALID_VALUE;
   else
     result = map(ptr, size, physical);
-  sim_ranges_unlock();
+  change_end();
   if (result == CUDA_SUCCESS)
     sim_spend(sim_info()->map_ns);
   return result;
@@ -172,9 +185,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   uint64_t mappings = 0;
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
-  sim_lock();
-  sim_advance(sim_now()); /* what is done by now found the memory; the driver does not wait for other work */
-  sim_ranges_lock();
+  change_begin();
   if (whole_mappings(ptr, size)) {
     for (uint64_t at = ptr; at < ptr + size;) {
       struct sim_range *range = sim_range_at(at);
@@ -185,8 +196,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
-  sim_ranges_unlock();
-  sim_unlock();
+  change_end();
   sim_spend(mappings * sim_info()->unmap_ns);
   return result;
 }
@@ -215,9 +225,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     named |= bit;
     given = desc[i].flags == ACCESS_NONE ? given & ~bit : given | bit;
   }
-  sim_lock();
-  sim_advance(sim_now());
-  sim_ranges_lock();
+  change_begin();
   if (whole_mappings(ptr, size)) {
     for (uint64_t at = ptr; at < ptr + size;) {
       struct sim_range *range = sim_range_at(at);
@@ -228,8 +236,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
-  sim_ranges_unlock();
-  sim_unlock();
+  change_end();
   sim_spend(mappings * sim_info()->access_ns);
   return result;
 }

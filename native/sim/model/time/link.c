@@ -226,9 +226,9 @@ void sim_link_done(const struct sim_item *item) {
   __atomic_store_n(bytes, *bytes + item->bytes, __ATOMIC_RELAXED);
 }
 
-/* ---- what copies and fills cost ---------------------------------------------------------------------------------- */
+/* ---- what copies cost -------------------------------------------------------------------------------------------- */
 
-enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
+enum { COPY_LATENCY_NS = 1500 };
 
 uint64_t sim_pageable_rate(void) {
   uint64_t slow = sim_hello.pageable_bytes_per_us;
@@ -237,8 +237,4 @@ uint64_t sim_pageable_rate(void) {
 
 uint64_t sim_copy_ns(uint64_t bytes, bool pageable) {
   return COPY_LATENCY_NS + bytes * 1000 / (pageable ? sim_pageable_rate() : sim_hello.copy_bytes_per_us);
-}
-
-uint64_t sim_fill_ns(uint64_t bytes) {
-  return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
 }

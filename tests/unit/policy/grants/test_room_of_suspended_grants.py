@@ -76,6 +76,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.promise("away-room-stays-own")
 @given(steps=STEPS)
 def test_whoever_is_away_can_come_back_once_loans_have_ended(steps) -> None:
     books = Books()

@@ -1,6 +1,7 @@
 """The state machine of movable memory, against a small world that carries its instructions out: whatever happens in
 whatever order, no byte is without a place, and nothing waits for ever."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -13,6 +14,7 @@ from gpushare.policy.residency import residency as policy
 from gpushare.policy.residency.residency import (
     RESIDENT,
     By,
+    CopyAhead,
     Looked,
     News,
     Process,
@@ -49,6 +51,7 @@ class World:
     saved: Residency = RESIDENT
     epoch: int = 0
     hosted: bool = False
+    ahead: bool = False
     now: int = 0
     pool: int = 20
     reserved: int = 0
@@ -85,9 +88,10 @@ class World:
                     self.reserved = 0
                 case policy.Count(size):
                     self.counted = size
-                case policy.Write(hosted):
+                case policy.Write(hosted, ahead):
                     self.epoch += 1
-                    self.hosted = hosted
+                    self.hosted, self.ahead = hosted, ahead
+                    assert not ahead or self.reserved > 0, "copies have no place"
                     assert self.state.epoch == self.epoch == self.saved.epoch, "the word is not the recorded one"
                     if hosted:
                         assert self.reserved >= sum(one.here + one.hosted for one in self.processes)
@@ -106,7 +110,7 @@ class World:
         self.state, self.reserved, self.now = self.saved, 0, self.now + 1
         self.counted = self.state.hosted_bytes
         returned = False
-        self.send(Restarted(self.now, self.epoch, self.hosted, returned))
+        self.send(Restarted(self.now, self.epoch, self.hosted, returned, self.ahead))
         self.look()
 
 
@@ -190,6 +194,13 @@ class Moves(RuleBasedStateMachine):
         if killed is not None:
             self.world.restart()
 
+    @rule(size=st.integers(0, 12), killed=st.none() | st.integers(0, 3))
+    def copies_ahead(self, size: int, killed: int | None) -> None:
+        with contextlib.suppress(RefusedError):
+            self.world.send(CopyAhead(size), killed_after=killed)
+        if killed is not None:
+            self.world.restart()
+
     @rule()
     def daemon_is_killed(self) -> None:
         self.world.restart()
@@ -217,11 +228,14 @@ class Moves(RuleBasedStateMachine):
         assert here <= LIMIT - world.counted, "the room is another's"
         assert world.others <= world.counted
         assert world.counted <= world.reserved
+        assert world.ahead == (world.state.ahead and world.state.where is Where.RESIDENT)
+        assert not world.ahead or world.reserved == world.state.reserved_bytes > 0
 
     def teardown(self) -> None:
         """Honest processes and time bring it to rest, whatever state it is in, and all of it back."""
         world = self.world
         world.others = 0
+        world.send(CopyAhead(0))
         for _ in range(2):
             world.send(Resume(world.now))
             for _ in range(8):
@@ -233,7 +247,7 @@ class Moves(RuleBasedStateMachine):
                         one.here, one.hosted, one.wants = one.here + one.hosted, 0, False
                 world.now += MOVE_NS
                 world.look()
-        assert replace(world.state, epoch=0, by=By.PERSON, why="") == RESIDENT
+        assert replace(world.state, epoch=0, by=By.PERSON, why="", woken=False, stays_ns=None) == RESIDENT
         assert not world.hosted
         assert not world.reserved
         assert not world.counted
@@ -285,3 +299,22 @@ def test_who_returned_by_itself_is_counted_before_anything_else() -> None:
     back, steps = advance(away(), Restarted(9, 3, hosted=True, returned=True), MOVE_NS)
     assert back.where is Where.RESUMING
     assert [type(step) for step in steps] == [policy.Reserve, policy.Count, policy.Record, policy.Write]
+
+
+def test_programs_get_on_however_often_somebody_suspends_them() -> None:
+    waking, _ = advance(away(), Looked(0, (Process(1, 3, movable_bytes=8, hosted_bytes=8, wants=True),)), MOVE_NS)
+    coming, _ = advance(waking, policy.Room(0), MOVE_NS)
+    again = Suspend(5, By.PERSON, False, 8)
+    with pytest.raises(RefusedError, match="just brought it back"):
+        advance(coming, again, MOVE_NS)
+    there, _ = advance(coming, Looked(5, (Process(1, coming.epoch, movable_bytes=8),)), MOVE_NS)
+    assert there.where is Where.RESIDENT
+    with pytest.raises(RefusedError, match="just brought it back"):
+        advance(there, again, MOVE_NS)
+    for other in (
+        Suspend(5, By.PERSON, True, 8),
+        Suspend(5, By.RUNG, False, 8),
+        Suspend(5 + policy.STAY_NS, By.PERSON, False, 8),
+    ):
+        assert advance(there, other, MOVE_NS)[0].where is Where.SUSPENDING
+    assert advance(coming, Suspend(5, By.RUNG, False, 8), MOVE_NS)[0].where is Where.SUSPENDING

@@ -1,0 +1,137 @@
+"""The kill matrix: real programs whose memory leaves the device and comes back, and at each step of that somebody is
+killed or stopped. Judged by the simulator's books, the pool's, and every byte. docs/concepts/inside/memory-moves.md has
+the outcomes."""
+
+import os
+import signal
+
+import pytest
+from run.movedprogram import AWAY, IN, OUT, MovedProgram, helpers, pool_is_empty
+from run.running import alive
+from run.waiting import until
+
+ASKING, WAITING, COPIED, UNMAPPED = OUT[0], OUT[2], OUT[4], OUT[6]
+MAPPED, FILLED = IN[2], IN[4]
+
+
+def steps(*few):
+    """These, and all others in the slow tests."""
+    made = [pytest.param(step, id=str(step)) for step in few]
+    rest = [step for step in (*OUT, AWAY, *IN) if step not in few]
+    return [*made, *(pytest.param(step, id=str(step), marks=pytest.mark.slow) for step in rest)]
+
+
+def ready(program, step):
+    """Before a step of the way back it is away; helpers of the pool run already where they are to be stopped."""
+    if not step.hosted or not step.function:
+        program.suspended()
+    if step.hosted and not step.function:
+        program.daemon.client.resume(program.id)
+        program.comes_to("resident")
+        pool_is_empty(program.daemon)
+    return program
+
+
+@pytest.fixture
+def program(daemon):
+    return MovedProgram(daemon)
+
+
+def nothing_left(daemon, program):
+    until(lambda: program.shown["phase"] == "released", "the grant ends")
+    until(lambda: not alive(program.pid), "its process is killed")
+    until(lambda: daemon.books()["bytes"] == 0, "the device has its memory back")
+    assert daemon.client.devices()[0]["guaranteed"]["memory"] == 0
+    pool_is_empty(daemon)
+
+
+@pytest.mark.parametrize("step", steps(UNMAPPED, MAPPED))
+def test_the_program_is_killed(daemon, program, step):
+    with ready(program, step).at(step):
+        os.kill(program.pid, signal.SIGKILL)
+    nothing_left(daemon, program)
+
+
+@pytest.mark.parametrize("step", steps(UNMAPPED))
+def test_the_grant_is_released(daemon, program, step):
+    with ready(program, step).at(step):
+        daemon.client.release(program.id)
+    nothing_left(daemon, program)
+
+
+@pytest.mark.parametrize("step", steps(COPIED))
+def test_one_of_two_processes_is_killed(daemon, client, step):
+    kept = client.create(memory=4 << 30, time=50, device=0, idle_memory="lend", keep=True)["id"]
+    first, second = MovedProgram(daemon, kept), MovedProgram(daemon, kept)
+    with ready(first, step).at(step):
+        os.kill(first.pid, signal.SIGKILL)
+    second.comes_to("suspended" if step.hosted else "resident")
+    assert first.held == 0
+    client.resume(kept)
+    second.is_whole()
+
+
+@pytest.mark.parametrize("step", steps(COPIED))
+def test_the_daemon_is_killed_and_back_before_the_move_is_over(daemon, client, program, step):
+    with ready(program, step).at(step):
+        daemon.kill()
+        daemon.start()
+        program.goes_on(step)
+    ends_well(client, program)
+
+
+@pytest.mark.parametrize("step", steps(MAPPED))
+def test_the_daemon_is_killed_and_the_move_over_before_it_is_back(daemon, client, program, step):
+    with ready(program, step).at(step):
+        daemon.kill()
+        program.goes_on(step)
+        daemon.start()
+    ends_well(client, program)
+
+
+def ends_well(client, program):
+    program.comes_to("suspended", "resident")
+    client.resume(program.id)
+    program.is_whole()
+
+
+@pytest.mark.parametrize("step", steps(ASKING))
+def test_the_helpers_of_the_pool_are_killed(daemon, client, program, step):
+    with ready(program, step).at(step):
+        for helper in helpers(daemon):
+            os.kill(helper, signal.SIGKILL)
+        program.goes_on(step)
+    program.comes_to("suspended" if step.hosted else "resident")
+    client.resume(program.id)
+    program.is_whole()
+
+
+@pytest.fixture
+def hasty(daemon):
+    """It waits for moves a moment only."""
+    config = daemon.state_dir / "gpushare.toml"
+    text = config.read_text()
+    config.write_text(text.replace("move_seconds = 60", "move_seconds = 0.3"))
+    try:
+        with daemon.started_with():
+            yield daemon
+            daemon.end_children()
+    finally:
+        config.write_text(text)
+
+
+@pytest.mark.parametrize("step", steps(WAITING))
+def test_the_program_is_stopped(hasty, client, step):
+    """It is called back, whatever of it had left; once it goes on it has everything."""
+    program = ready(MovedProgram(hasty), step)
+    with program.at(step):
+        os.kill(program.pid, signal.SIGSTOP)
+        if step is AWAY:
+            client.resume(program.id)
+            program.comes_to("resuming")
+        elif step.hosted:
+            program.comes_to("resuming", "resident")
+            assert "not all of its processes answered in time" in program.shown["residency"]["why"]
+        os.kill(program.pid, signal.SIGCONT)
+        program.goes_on(step)
+    program.is_whole()
