@@ -19,6 +19,7 @@ from run.waiting import until
 from timing import quiet
 
 from gpushare._native import lib
+from gpushare.errors import CannotMoveError
 
 PREPARED_PART, CLEAN_MS, EXCHANGE_PART, STEP_PART, WAKE_MS = 0.9, 50, 1.15, 0.005, 50
 QUICKER_GBPS = 0.25
@@ -296,10 +297,20 @@ class Tenant(Worker):
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
 
+    def _asked(self) -> bool:
+        """False: a call has just brought its memory back, which stays for a moment."""
+        try:
+            self.daemon.client.suspend(self.id)
+        except CannotMoveError:
+            return False
+        return True
+
     def suspend(self) -> float:
-        """Seconds."""
+        """Seconds, from when it may be suspended."""
         at = time.perf_counter()
-        self.daemon.client.suspend(self.id)
+        while not self._asked():
+            time.sleep(0.01)
+            at = time.perf_counter()
         until(lambda: self.daemon.client.grant(self.id)["residency"]["where"] == "suspended", "suspended", 60)
         return time.perf_counter() - at
 
