@@ -52,6 +52,15 @@ def test_the_program_is_killed(daemon, program, step):
     nothing_left(daemon, program)
 
 
+@pytest.mark.parametrize("step", steps())
+def test_the_program_exits(daemon, program, step):
+    """In the middle of a driver call of the mover, which may never return."""
+    with ready(program, step).at(step):
+        program.process.stdin.close()
+        assert program.process.wait(20) == 0
+    nothing_left(daemon, program)
+
+
 @pytest.mark.parametrize("step", steps(UNMAPPED))
 def test_the_grant_is_released(daemon, program, step):
     with ready(program, step).at(step):

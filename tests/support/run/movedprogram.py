@@ -74,7 +74,7 @@ class _Run:
             asked = ["run", "--socket", str(daemon.client.path), "--grant", self._grant, "--", *words]
             child = start([*GPUSHARE, *asked], environment, stderr=False)
         else:
-            child = start(daemon.run("4GiB", "50%", *words, **self._options), environment, stderr=False)
+            child = start(daemon.run("4GiB", "30%", *words, **self._options), environment, stderr=False)
         daemon.children.append(child)
         return child
 
