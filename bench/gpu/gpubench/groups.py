@@ -27,6 +27,7 @@ GROUPS = (
     Group("evaders", "Past the interposer", "gpubench.parts.evaders:measure", 240),
     Group("shares", "Policy: shares", "gpubench.parts.shares:measure", 500),
     Group("reclaim", "Policy: reclaim", "gpubench.parts.reclaim:measure", 220),
+    Group("residency", "Memory that moves", "gpubench.parts.residency:measure", 420),
     Group("protection", "Policy: latency next to training", "gpubench.parts.protection:measure", 420),
     Group("pairs", "Policy: pairs of programs", "gpubench.parts.pairs:measure", 480),
     Group("frameworks", "Overhead of PyTorch steps", "gpubench.parts.overhead:frameworks", 500, real=True),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,18 @@ class Stage:
         return env
 
     def command(
-        self, arm: str, argv: list[str], *, memory: int, time_milli: int, class_: str = "training"
+        self,
+        arm: str,
+        argv: list[str],
+        *,
+        memory: int,
+        time_milli: int,
+        class_: str = "training",
+        options: Sequence[str] = (),
     ) -> tuple[list[str], dict[str, str]]:
         """Command line and environment of a program. `arm`: "bare"; "gpushare" for a share of `memory` bytes and
-        `time_milli`; "past" for one in such a share that has thrown the interposer away."""
+        `time_milli`, with these `options` of `gpushare run`; "past" for one in such a share that has thrown the
+        interposer away."""
         if arm == "bare":
             return argv, self._bare_environment()
         if arm == "past":
@@ -146,7 +155,17 @@ class Stage:
                 filter(None, (f"{paths.PROCESS_SELF}/driver", bare.get("LD_LIBRARY_PATH")))
             )
             argv = ["env", "-i", *(f"{name}={value}" for name, value in bare.items()), *argv]
-        share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_, "--gpu", str(self.gpu)]
+        share = [
+            "--memory",
+            str(memory),
+            "--time",
+            str(time_milli),
+            "--class",
+            class_,
+            "--gpu",
+            str(self.gpu),
+            *options,
+        ]
         socket = ["--socket", str(self.client.path)]
         return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
 
@@ -159,8 +178,9 @@ class Stage:
         time_milli: int = 500,
         class_: str = "training",
         environment: dict[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> Worker:
-        command, env = self.command(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
+        command, env = self.command(arm, argv, memory=memory, time_milli=time_milli, class_=class_, options=options)
         return Worker(command, {**env, **(environment or {})}, self.log)
 
     def program(self, name: str) -> str:
@@ -188,11 +208,12 @@ class Stage:
         memory: int = 2 << 30,
         time_milli: int = 500,
         class_: str = "training",
+        options: Sequence[str] = (),
     ) -> Worker:
         """A load program with a calibrated kernel."""
         rate, launch_ns = self.calibrated(kernel)
         argv = [*self.load_argv(kernel), "--rate", repr(rate), "--launch", repr(launch_ns)]
-        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
+        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_, options=options)
 
     def load_argv(self, kernel: str = "burn") -> list[str]:
         """A load program without a calibration: one iteration counts as one nanosecond."""

@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import RefusedError
 
+STAY_NS = 200 * 10**6
+"""For so long a grant that a call has brought back is not suspended by a person: its programs get on, however often
+somebody asks."""
 SLOWEST = 256 << 20
 """Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
 
@@ -43,7 +46,8 @@ class Residency:
     is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
     there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
     why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
-    the move in progress."""
+    the move in progress. `woken`: a call brings it back, and
+    `stays_ns`: until when, monotonic, it stays for that."""
 
     where: Where = Where.RESIDENT
     epoch: int = 0
@@ -54,6 +58,8 @@ class Residency:
     reserved_bytes: int = 0
     hosted_bytes: int = 0
     deadline_ns: int | None = None
+    woken: bool = False
+    stays_ns: int | None = None
     why: str = ""
     waits: str = ""
 
@@ -227,6 +233,9 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
     if now.where is Where.SUSPENDING:
         held = now if now.hold or not event.hold else replace(now, hold=True)
         return held, () if held == now else (Record(),)
+    gets_on = now.woken and (now.where is Where.RESUMING or event.now_ns < (now.stays_ns or 0))
+    if gets_on and event.by is By.PERSON and not event.hold:
+        raise RefusedError("a call of its programs has just brought it back: ask again in a moment")
     if event.movable_bytes <= 0:
         raise RefusedError("none of its memory can be moved")
     size = max(now.reserved_bytes, event.movable_bytes)
@@ -299,7 +308,7 @@ def _look(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps
         case Where.SUSPENDED:
             wanted = any(one.wants for one in event.processes) and not now.hold
             if now.back or wanted or not event.processes:
-                return replace(now, back=True, hold=False), (AskRoom(),)
+                return replace(now, back=True, hold=False, woken=now.woken or wanted), (AskRoom(),)
             return now, ()
         case Where.RESUMING:
             return _look_resuming(now, event, move_ns)
@@ -325,7 +334,8 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
 def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
     left = [one for one in event.processes if one.hosted_bytes and (one.failed or one.epoch != now.epoch)]
     if not left:
-        there = Residency(epoch=now.epoch, by=now.by, why=now.why)
+        stays = event.now_ns + STAY_NS if now.woken else None
+        there = Residency(epoch=now.epoch, by=now.by, why=now.why, woken=now.woken, stays_ns=stays)
         return there, (Record(), Release(), Tell(News.CALLED_BACK if now.why else News.RETURNED))
     stuck = next((one for one in left if one.failed and one.epoch == now.epoch), None)
     waiting = replace(now, waits=stuck.failed) if stuck is not None else now
@@ -338,7 +348,7 @@ def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residen
 
 
 def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency, Steps]:
-    seen = replace(now, epoch=event.epoch)
+    seen = replace(now, epoch=event.epoch, stays_ns=None)
     reserve = (Reserve(now.reserved_bytes),) if now.reserved_bytes else ()
     if now.where is Where.RESIDENT and not event.hosted:
         if event.ahead == now.ahead:

@@ -15,8 +15,9 @@
 #endif
 
 enum {
-  SEGMENT_MS = 30000, /* the daemon has a segment made, which means to clear its pages */
-  ROOM = 2            /* times the grant's limit: addresses cost nothing, and it may be resized */
+  SEGMENT_MS = 30000,  /* the daemon has a segment made, which means to clear its pages */
+  SEGMENT = 256 << 20, /* asked for at once: pinning one ahead keeps a call of the program waiting for that long */
+  ROOM = 2             /* times the grant's limit: addresses cost nothing, and it may be resized */
 };
 
 uint64_t gs_host_bytes(void) {
@@ -118,25 +119,31 @@ int gs_host_get(int ordinal, uint64_t bytes) {
   uint64_t have;
   while (rc == 0 && (have = gs_host_bytes()) < bytes) {
     uint64_t more = gs_round_up(bytes - have, GS_DEVICE_PAGE);
-    rc = add_segment(ordinal, more < GS_SEGMENT_MOST ? more : GS_SEGMENT_MOST);
+    rc = add_segment(ordinal, more < SEGMENT ? more : SEGMENT);
   }
   return rc;
 }
 
-void gs_host_pin(CUcontext context) {
+bool gs_host_pin_next(CUcontext context) {
   struct gs_host *host = &gs_process->mover->host;
   for (uint32_t i = 0; i < host->segments; i++) {
     struct gs_host_segment *segment = &host->segment[i];
     if (__atomic_load_n(&segment->pinned_in, __ATOMIC_ACQUIRE))
       continue;
-    if (gs_real.cuMemHostRegister_v2(host->base + segment->from, segment->bytes, CU_MEMHOSTREGISTER_PORTABLE) ==
+    if (gs_real.cuMemHostRegister_v2(host->base + segment->from, segment->bytes, CU_MEMHOSTREGISTER_PORTABLE) !=
         CUDA_SUCCESS)
-      __atomic_store_n(&segment->pinned_in, context, __ATOMIC_RELEASE);
+      return false;
+    __atomic_store_n(&segment->pinned_in, context, __ATOMIC_RELEASE);
+    return true;
   }
+  return false;
 }
 
 void gs_host_context_gone(CUcontext context) {
   struct gs_mover *mover = __atomic_load_n(&gs_process->mover, __ATOMIC_ACQUIRE);
+  CUcontext works_in = context;
+  if (mover)
+    __atomic_compare_exchange_n(&mover->works_in, &works_in, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   for (uint32_t i = 0; mover && i < GS_SEGMENTS; i++) {
     CUcontext pinned = context;
     __atomic_compare_exchange_n(&mover->host.segment[i].pinned_in, &pinned, NULL, false, __ATOMIC_ACQ_REL,

@@ -8,9 +8,10 @@
 /* Gets segments until there are `bytes` of memory. -ENOSPC: the pool, or the address space, has no room. Another negative
  * errno: the daemon does not answer, or the system refuses. What is there already stays. */
 int gs_host_get(int ordinal, uint64_t bytes);
-/* Pins what is not pinned yet, in the current context: copies are several times as fast. Failing does no harm. */
-void gs_host_pin(CUcontext context);
-/* The context has ended, and with it what it had pinned. May be called by any thread. */
+/* Pins the next segment that is not pinned yet, in the current context: copies are several times as fast. False: there is
+ * none, or the driver refuses, which does no harm. */
+bool gs_host_pin_next(CUcontext context);
+/* The context has ended, and with it what it had pinned, and the mover's own stream and events. May be called by any thread. */
 void gs_host_context_gone(CUcontext context);
 /* Gives everything back to the pool. */
 void gs_host_drop(int ordinal);

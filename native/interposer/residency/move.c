@@ -9,6 +9,7 @@
 #include "interposer/residency/host.h"
 #include "interposer/residency/backing.h"
 #include "interposer/residency/quiesce.h"
+#include "interposer/residency/state.h"
 
 enum {
   IN_FLIGHT = 64,        /* allocations whose copies are queued: memory is mapped for the next ones meanwhile */
@@ -132,6 +133,7 @@ enum gs_move gs_move_prepare(int ordinal) {
 /* What a move needs of the driver: a context, which stays current meanwhile, and a stream and events in it. */
 struct engine {
   CUcontext context;
+  int ordinal;
   CUstream stream;
   CUevent done[IN_FLIGHT];
   struct gs_movable moving[IN_FLIGHT];
@@ -140,31 +142,41 @@ struct engine {
 };
 
 static void engine_stop(struct engine *engine) {
+  struct gs_process *state = gs_process;
   CUcontext popped;
-  for (uint32_t i = 0; i < IN_FLIGHT; i++)
+  gs_lock(&state->events_lock[engine->ordinal]); /* calls that end a context take it before they do */
+  bool lives = __atomic_exchange_n(&state->mover->works_in, NULL, __ATOMIC_ACQ_REL) &&
+               __atomic_load_n(&state->ending[engine->ordinal], __ATOMIC_SEQ_CST) == 0;
+  for (uint32_t i = 0; i < IN_FLIGHT && lives; i++)
     if (engine->done[i])
       gs_real.cuEventDestroy_v2(engine->done[i]);
-  if (engine->stream)
+  if (lives && engine->stream)
     gs_real.cuStreamDestroy_v2(engine->stream);
+  gs_unlock(&state->events_lock[engine->ordinal]);
   if (engine->context)
     gs_real.cuCtxPopCurrent_v2(&popped);
 }
 
-static CUresult engine_start(struct engine *engine, CUcontext context, uint32_t word) {
-  *engine = (struct engine){.context = context, .word = word};
+static CUresult engine_start(struct engine *engine, const struct gs_movable *first, uint32_t word) {
+  CUcontext context = first->context;
+  *engine = (struct engine){.context = context, .ordinal = first->ordinal, .word = word};
   CUresult result = gs_real.cuCtxPushCurrent_v2(context);
   if (result != CUDA_SUCCESS) {
     engine->context = NULL;
     return result;
   }
+  __atomic_store_n(&gs_process->mover->works_in, context, __ATOMIC_RELEASE);
   result = gs_real.cuStreamCreate(&engine->stream, CU_STREAM_NON_BLOCKING);
   for (uint32_t i = 0; i < IN_FLIGHT && result == CUDA_SUCCESS; i++)
     result = gs_real.cuEventCreate(&engine->done[i], CU_EVENT_DISABLE_TIMING);
   if (result != CUDA_SUCCESS)
     engine_stop(engine);
-  else
-    gs_host_pin(context);
   return result;
+}
+
+static void pin_all(const struct engine *engine) {
+  while (gs_host_pin_next(engine->context))
+    ;
 }
 
 static CUresult copy(const struct engine *engine, const struct gs_movable *one, uint64_t from, uint64_t bytes,
@@ -252,7 +264,8 @@ enum gs_move gs_move_out(int ordinal, uint32_t word) {
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
   bool any = all.count > 0;
-  if (any && (result = engine_start(&engine, all.one[0].context, word)) == CUDA_SUCCESS) {
+  if (any && (result = engine_start(&engine, &all.one[0], word)) == CUDA_SUCCESS) {
+    pin_all(&engine);
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where == GS_COPIED)
         result = leave(&engine, &all.one[i]);
@@ -274,7 +287,8 @@ enum gs_move gs_move_in(int ordinal) {
   if (!find_all(&all))
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
-  if (any_hosted(&all) && (result = engine_start(&engine, all.one[0].context, 0)) == CUDA_SUCCESS) {
+  if (any_hosted(&all) && (result = engine_start(&engine, &all.one[0], 0)) == CUDA_SUCCESS) {
+    pin_all(&engine);
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where != GS_ON_HOST)
         continue;
@@ -307,14 +321,24 @@ static bool ahead(const struct engine *engine, const struct gs_movable *one, uin
   return copied && watched();
 }
 
+/* Pins a segment unless the program runs. */
+static bool pinned_next(const struct engine *engine) {
+  gs_lock(&gs_passage()->piece);
+  bool pinned = watched() && gs_host_pin_next(engine->context);
+  gs_unlock(&gs_passage()->piece);
+  return pinned;
+}
+
 bool gs_move_ahead(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;
   gs_lock(&gs_passage()->piece);
   bool ready = watched() && gs_await_work(ordinal, word) == CUDA_SUCCESS && find_all(&all);
-  bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context, word) == CUDA_SUCCESS;
+  bool started = ready && all.count > 0 && engine_start(&engine, &all.one[0], word) == CUDA_SUCCESS;
   gs_unlock(&gs_passage()->piece);
   bool goes = started;
+  while (started && pinned_next(&engine))
+    ;
   for (uint32_t i = 0; goes && i < all.count; i++) {
     if (all.one[i].where != GS_ON_DEVICE)
       continue;

@@ -143,10 +143,11 @@ static void carry_out(uint32_t word) {
   } else if (meant(word) == GS_RESIDENT) {
     end_watch();
     gs_move_forget();
-    gs_host_drop(ORDINAL);
   }
   mover()->word = word;
   acknowledge(word, how);
+  if (meant(word) == GS_RESIDENT)
+    gs_host_drop(ORDINAL); /* to unpin takes long, and the program has no lease before the answer */
 }
 
 /* ---- ahead ---- */

@@ -28,6 +28,7 @@ struct gs_mover {
   struct gs_latch driving; /* held while the thread calls the driver */
   uint32_t word;           /* the residency word that was carried out, or refused */
   bool owes;               /* the daemon does not know yet what is in the slot */
+  CUcontext works_in;      /* of its stream and events; NULL: it has none, or they have ended with it. Atomic */
   struct gs_host host;
 };
 

@@ -33,7 +33,7 @@ def test_memory_leaves_the_device_and_comes_back(sim: Simulator, lender: Lender,
     assert lender.resume() == lib.GS_MOVED
     assert lender.slot().hosted_bytes == 0
     assert held(sim, worker) == lender.charged(0)
-    assert lender.segments == []
+    until(lambda: lender.segments == [], "the host memory comes back")
     assert all(same(worker, name) for name in sizes)
     for name in sizes:
         worker.do(f"ok(d.cuMemFree({name}))")

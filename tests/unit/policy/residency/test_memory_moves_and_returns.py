@@ -247,7 +247,7 @@ class Moves(RuleBasedStateMachine):
                         one.here, one.hosted, one.wants = one.here + one.hosted, 0, False
                 world.now += MOVE_NS
                 world.look()
-        assert replace(world.state, epoch=0, by=By.PERSON, why="") == RESIDENT
+        assert replace(world.state, epoch=0, by=By.PERSON, why="", woken=False, stays_ns=None) == RESIDENT
         assert not world.hosted
         assert not world.reserved
         assert not world.counted
@@ -299,3 +299,22 @@ def test_who_returned_by_itself_is_counted_before_anything_else() -> None:
     back, steps = advance(away(), Restarted(9, 3, hosted=True, returned=True), MOVE_NS)
     assert back.where is Where.RESUMING
     assert [type(step) for step in steps] == [policy.Reserve, policy.Count, policy.Record, policy.Write]
+
+
+def test_programs_get_on_however_often_somebody_suspends_them() -> None:
+    waking, _ = advance(away(), Looked(0, (Process(1, 3, movable_bytes=8, hosted_bytes=8, wants=True),)), MOVE_NS)
+    coming, _ = advance(waking, policy.Room(0), MOVE_NS)
+    again = Suspend(5, By.PERSON, False, 8)
+    with pytest.raises(RefusedError, match="just brought it back"):
+        advance(coming, again, MOVE_NS)
+    there, _ = advance(coming, Looked(5, (Process(1, coming.epoch, movable_bytes=8),)), MOVE_NS)
+    assert there.where is Where.RESIDENT
+    with pytest.raises(RefusedError, match="just brought it back"):
+        advance(there, again, MOVE_NS)
+    for other in (
+        Suspend(5, By.PERSON, True, 8),
+        Suspend(5, By.RUNG, False, 8),
+        Suspend(5 + policy.STAY_NS, By.PERSON, False, 8),
+    ):
+        assert advance(there, other, MOVE_NS)[0].where is Where.SUSPENDING
+    assert advance(coming, Suspend(5, By.RUNG, False, 8), MOVE_NS)[0].where is Where.SUSPENDING
