@@ -75,7 +75,7 @@ def test_one_of_two_processes_is_killed(daemon, client, step):
     with ready(first, step).at(step):
         os.kill(first.pid, signal.SIGKILL)
     second.comes_to("suspended" if step.hosted else "resident")
-    assert first.held == 0
+    until(lambda: first.held == 0, "the device has its memory back")
     client.resume(kept)
     second.is_whole()
 
@@ -118,15 +118,9 @@ def test_the_helpers_of_the_pool_are_killed(daemon, client, program, step):
 @pytest.fixture
 def hasty(daemon):
     """It waits for moves a moment only."""
-    config = daemon.state_dir / "gpushare.toml"
-    text = config.read_text()
-    config.write_text(text.replace("move_seconds = 60", "move_seconds = 0.3"))
-    try:
-        with daemon.started_with():
-            yield daemon
-            daemon.end_children()
-    finally:
-        config.write_text(text)
+    with daemon.configured("move_seconds = 60", "move_seconds = 0.3"):
+        yield daemon
+        daemon.end_children()
 
 
 @pytest.mark.parametrize("step", steps(WAITING))
