@@ -119,3 +119,41 @@ def test_without_a_daemon_it_comes_back_to_room(
         lender.resume()
         worker.do("thread.join()")
     assert same(worker, "a")
+
+
+def test_contexts_come_and_go_while_memory_is_away(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    worker = interpose(lender)
+    before = worker.charged()
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("other = ok(d.cuCtxCreate(None, 0, 0))")
+    filled(worker, "b", 5 * MIB, 2)
+    worker.do("third = ok(d.cuCtxCreate(None, 0, 0))")
+    filled(worker, "c", 3 * MIB, 3)
+    assert lender.suspend() == lib.GS_MOVED
+    worker.do("ok(d.cuCtxDestroy(other))")
+    assert lender.slot().hosted_bytes == 2 * 4 * MIB
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "c")
+    worker.do("ok(d.cuCtxDestroy(third)); ok(d.cuCtxSetCurrent(ctx))")
+    assert same(worker, "a")
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
+    worker.do("ok(d.cuMemFree(a))")
+    assert worker.charged() == before
+
+
+def test_a_program_that_closes_every_descriptor_has_its_memory_back(lender: Lender, interpose: Interpose) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("import os; kept = {int(n) for n in os.listdir('/proc/self/fd')}")
+    assert lender.suspend() == lib.GS_MOVED
+    worker.do("""
+        for number in {int(n) for n in os.listdir('/proc/self/fd')} - kept:
+            try:
+                os.close(number)
+            except OSError:
+                pass
+    """)
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
