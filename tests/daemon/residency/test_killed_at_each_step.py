@@ -115,26 +115,20 @@ def test_the_helpers_of_the_pool_are_killed(daemon, client, program, step):
     program.is_whole()
 
 
-@pytest.fixture
-def hasty(daemon):
-    """It waits for moves a moment only."""
-    with daemon.configured("move_seconds = 60", "move_seconds = 0.3"):
-        yield daemon
-        daemon.end_children()
-
-
 @pytest.mark.parametrize("step", steps(WAITING))
-def test_the_program_is_stopped(hasty, client, step):
-    """It is called back, whatever of it had left; once it goes on it has everything."""
-    program = ready(MovedProgram(hasty), step)
-    with program.at(step):
+def test_the_program_is_stopped(daemon, client, program, step):
+    """It is called back, whatever of it had left; once it goes on it has everything. The daemon gets its short patience
+    only when the program is stopped, so that nobody who is merely slow is called back."""
+    with ready(program, step).at(step):
         os.kill(program.pid, signal.SIGSTOP)
-        if step is AWAY:
-            client.resume(program.id)
-            program.comes_to("resuming")
-        elif step.hosted:
-            program.comes_to("resuming", "resident")
-            assert "not all of its processes answered in time" in program.shown["residency"]["why"]
-        os.kill(program.pid, signal.SIGCONT)
-        program.goes_on(step)
-    program.is_whole()
+        with daemon.configured("move_seconds = 60", "move_seconds = 0.3"):
+            if step is AWAY:
+                client.resume(program.id)
+                program.comes_to("resuming")
+            elif step.hosted:
+                program.comes_to("resuming", "resident")
+                assert "not all of its processes answered in time" in program.shown["residency"]["why"]
+            os.kill(program.pid, signal.SIGCONT)
+            program.goes_on(step)
+            program.is_whole()
+            daemon.end_children()
