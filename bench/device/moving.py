@@ -16,7 +16,7 @@ from gpushare._native import lib
 
 MIB, GIB = 1 << 20, 1 << 30
 
-LINK_GBPS = 0.25
+LINK_GBPS = 0.125
 """Of the modelled link: so slow that this machine moves bytes faster, also into new memory of the simulated device."""
 REAL_GBPS = 54.7
 """What an H200's link was measured at: pinned copies to the device (bench/results/gpu)."""

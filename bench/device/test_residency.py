@@ -19,12 +19,14 @@ from run.waiting import until
 from timing import quiet
 
 from gpushare._native import lib
-from gpushare.hostpool import memory_file
+from gpushare.errors import CannotMoveError
 
 PREPARED_PART, CLEAN_MS, EXCHANGE_PART, STEP_PART, WAKE_MS = 0.9, 50, 1.15, 0.005, 50
-EQUAL = [32 * MIB] * 8
+QUICKER_GBPS = 0.25
+"""Where an end of a copy that is late by what this machine takes for it is no part of what is measured."""
+EQUAL = [16 * MIB] * 8
 SIZES = {
-    "8 allocations of 32 MiB": EQUAL,
+    "8 allocations of 16 MiB": EQUAL,
     "256 MiB as PyTorch allocates": [64 * MIB] + [20 * MIB] * 9 + [2 * MIB] * 6,
     "32 allocations of 2 MiB": [2 * MIB] * 32,
 }
@@ -154,9 +156,9 @@ UNMAPS = """
 
 
 def test_clean(report, played: Played) -> None:
-    """Given up without a copy. What takes time is to unmap it; the simulator gives its pages back to the kernel."""
-    size = 8 * GIB if memory_file.available() > 20 * GIB else 2 * GIB
-    each, count = 128 * MIB, size // (128 * MIB)
+    """Given up without a copy: as many allocations as 8 GiB of 128 MiB have. What takes time is to unmap them; the
+    simulator gives their pages back to the kernel."""
+    each, count = 32 * MIB, 64
     played.options = {"gbps": 54, "slowed": 1}
     one = played([each] * count, copies=False)
     moved(one.lender, lib.GS_PREPARED)
@@ -170,7 +172,8 @@ def test_clean(report, played: Played) -> None:
         arrive(one)
     beyond = statistics.median(took - driver for took, driver in zip(found, plain, strict=True))
     report(
-        f"an idle, already copied {size // GIB} GiB given up, beyond the driver's unmapping",
+        f"an idle, already copied program with {count} allocations of {each // MIB} MiB gives them up,"
+        " beyond the driver's unmapping",
         f"{beyond:.0f} ms (median of 3; {statistics.median(found):.0f} ms)",
         f"{count} times cuMemUnmap of as much used memory: {statistics.median(plain):.0f} ms",
         f"<= {CLEAN_MS} ms",
@@ -180,7 +183,8 @@ def test_clean(report, played: Played) -> None:
 
 def test_exchange(report, played: Played) -> None:
     """One program's memory leaves while another's comes in. Neither is idle for so long that it is copied ahead."""
-    out, back = (warmed(played([16 * MIB] * 8, copies=False)) for _ in range(2))
+    played.options = {"gbps": QUICKER_GBPS}
+    out, back = (warmed(played(EQUAL, copies=False)) for _ in range(2))
     leave(back)
 
     def exchange() -> float:
@@ -293,10 +297,20 @@ class Tenant(Worker):
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
 
+    def _asked(self) -> bool:
+        """False: a call has just brought its memory back, which stays for a moment."""
+        try:
+            self.daemon.client.suspend(self.id)
+        except CannotMoveError:
+            return False
+        return True
+
     def suspend(self) -> float:
-        """Seconds."""
+        """Seconds, from when it may be suspended."""
         at = time.perf_counter()
-        self.daemon.client.suspend(self.id)
+        while not self._asked():
+            time.sleep(0.01)
+            at = time.perf_counter()
         until(lambda: self.daemon.client.grant(self.id)["residency"]["where"] == "suspended", "suspended", 60)
         return time.perf_counter() - at
 
@@ -318,8 +332,8 @@ def hosting() -> Iterator[Callable[..., Daemon]]:
 @pytest.mark.parametrize("size", [64 * MIB, 256 * MIB])
 def test_wake(report, hosting: Callable[..., Daemon], size: int) -> None:
     """From a call of a suspended program to its return."""
-    tenant = Tenant(hosting(LINK_GBPS), [4 * MIB] * (size // (4 * MIB)))
-    copy = size / LINK_GBPS / 1e6
+    tenant = Tenant(hosting(QUICKER_GBPS), [4 * MIB] * (size // (4 * MIB)))
+    copy = size / QUICKER_GBPS / 1e6
     found = []
     for _ in range(30):
         tenant.suspend()
@@ -329,7 +343,7 @@ def test_wake(report, hosting: Callable[..., Daemon], size: int) -> None:
     report(
         f"a launch of a suspended program with {size // MIB} MiB, beyond the copy's {copy:.0f} ms",
         f"{quantile(beyond, 0.5):.0f} ms (p50), {quantile(beyond, 0.99):.0f} ms (p99 of {len(found)})",
-        f"{size // MIB} MiB at {LINK_GBPS} GB/s",
+        f"{size // MIB} MiB at {QUICKER_GBPS} GB/s",
         f"<= {WAKE_MS} ms (p50)",
         quantile(beyond, 0.5) <= WAKE_MS,
     )

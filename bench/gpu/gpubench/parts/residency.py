@@ -39,7 +39,18 @@ class Tenant:
             time.sleep(0.0005)
 
     def ask_away(self) -> None:
-        self.context.stage.client.suspend(self.id)
+        """As soon as it may be: what a call has brought back stays for a moment."""
+        from gpushare.errors import CannotMoveError
+
+        deadline = time.monotonic() + _MOVE_SECONDS
+        while True:
+            try:
+                self.context.stage.client.suspend(self.id)
+                return
+            except CannotMoveError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def ask_back(self) -> None:
         self.context.stage.client.resume(self.id)
