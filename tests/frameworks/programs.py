@@ -384,3 +384,6 @@ if __name__ == "__main__":
     print(json.dumps(PROGRAMS[name]()), flush=True)
     if "HOLD" in os.environ:
         sys.stdin.read()
+    if name == "graphs":
+        # PyTorch 2.14 aborts when its thread lets go of the Python objects of a backward pass while Python ends.
+        os._exit(0)

@@ -184,6 +184,14 @@ static void copy_ahead(struct quiet *quiet, uint64_t now) {
 
 /* ---- the thread ---- */
 
+/* What the daemon could not be told before. */
+static void tell_again(void) {
+  if (mover()->owes)
+    mover()->owes = !gs_daemon_look();
+  if (mover()->host.owed && state() == GS_OPEN && meant(mover()->word) == GS_RESIDENT)
+    gs_host_drop(ORDINAL);
+}
+
 /* A wish is said before its call is counted as one that waits, and outlives it. Without such a call it is forgotten: who
  * waits from now on says so again, and who did meanwhile is seen here. */
 static bool hears_wish(void) {
@@ -232,8 +240,7 @@ static void *mover_thread(void *unused) {
     else if (meant(word) == GS_PREPARED)
       copy_ahead(&quiet, now);
     hear_wishes(now, &told, &alone);
-    if (mover()->owes)
-      mover()->owes = !gs_daemon_look();
+    tell_again();
     gs_latch_drop(&mover()->driving);
     struct gs_futex_waiter either[] = {gs_waits_for(&limits()->residency, word, true),
                                        gs_waits_for(&gs_passage()->calls, calls, false)};

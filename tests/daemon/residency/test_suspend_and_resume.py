@@ -1,7 +1,6 @@
 """A grant's memory leaves its device and comes back: what people ask, what processes answer, what others may have
 meanwhile. The processes play the interposer's part."""
 
-import contextlib
 import os
 import re
 import signal
@@ -125,21 +124,8 @@ def test_a_resume_calls_back_who_is_on_the_way_out(daemon, client, notebook):
     assert "resumed meanwhile" in one.comes_to("resident")["residency"]["why"]
 
 
-@contextlib.contextmanager
-def configured(daemon, before, after):
-    """The daemon with another line in its configuration."""
-    config = daemon.state_dir / "gpushare.toml"
-    text = config.read_text()
-    config.write_text(text.replace(before, after))
-    try:
-        with daemon.started_with():
-            yield
-    finally:
-        config.write_text(text)
-
-
 def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
-    with configured(daemon, "move_seconds = 60", "move_seconds = 0.2"):
+    with daemon.configured("move_seconds = 60", "move_seconds = 0.2"):
         one = notebook(gpu="0").holds(movable=GIB // 4)
         client.suspend(one.id)
         assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
@@ -151,7 +137,7 @@ def test_a_node_may_lend_to_who_can_only_be_moved(daemon, client, notebook):
     loan = {"memory": 8 * GIB, "time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True}
     with pytest.raises(RefusedError, match="with a max_rung of evict or kill, not demote"):
         client.create(**loan, max_rung="demote")
-    with configured(daemon, "[memory]", '[reclaim]\nlend_to = "demote"\n[memory]'):
+    with daemon.configured("[memory]", '[reclaim]\nlend_to = "demote"\n[memory]'):
         with pytest.raises(RefusedError, match="ask with a max_rung of evict or kill"):
             client.create(**loan | {"idle_memory": "keep"}, max_rung="demote")
         client.set_tenant("owner", {"memory": 12 * GIB})
@@ -169,7 +155,7 @@ def test_a_node_may_lend_to_who_can_only_be_moved(daemon, client, notebook):
 
 def test_no_loan_without_a_way_out(daemon, client):
     small = '[reclaim]\nlend_to = "demote"\n[memory]\n#'
-    with configured(daemon, "[memory]\n", small), configured(daemon, "#host_pool", 'host_pool = "4GiB"\n#'):
+    with daemon.configured("[memory]\n", small), daemon.configured("#host_pool", 'host_pool = "4GiB"\n#'):
         loan = {"time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True, "max_rung": "demote"}
         with pytest.raises(RefusedError, match="host pool has 4GiB free"):
             client.create(**loan, memory=8 * GIB)

@@ -74,7 +74,7 @@ class _Run:
             asked = ["run", "--socket", str(daemon.client.path), "--grant", self._grant, "--", *words]
             child = start([*GPUSHARE, *asked], environment, stderr=False)
         else:
-            child = start(daemon.run("4GiB", "50%", *words, **self._options), environment, stderr=False)
+            child = start(daemon.run("4GiB", "30%", *words, **self._options), environment, stderr=False)
         daemon.children.append(child)
         return child
 
@@ -126,7 +126,7 @@ class MovedProgram(Worker):
         assert not wrong, f"bytes are lost: {wrong}"
         assert self.illegal == 0
         until(lambda: self.shown["devices"][0]["memory_hosted_bytes"] == 0, "nothing of it is hosted")
-        assert self.shown["devices"][0]["memory_bytes"] == self.held
+        until(lambda: self.shown["devices"][0]["memory_bytes"] == self.held, "the books are exact")
         pool_is_empty(self.daemon)
 
     @contextlib.contextmanager

@@ -143,6 +143,18 @@ class Daemon:
             self.statements, self.intervals = before, intervals
             self.patch().start()
 
+    @contextlib.contextmanager
+    def configured(self, before: str, after: str) -> Iterator[None]:
+        """Restarts the daemon with another text in its gpushare.toml; at the end restarts it with the one it had."""
+        config = self.state_dir / "gpushare.toml"
+        text = config.read_text()
+        config.write_text(text.replace(before, after))
+        with self.started_with():
+            try:
+                yield
+            finally:
+                config.write_text(text)
+
     def start(self) -> Self:
         self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
