@@ -170,14 +170,13 @@ static void copy_ahead(struct quiet *quiet, uint64_t now) {
   uint32_t open = GS_OPEN;
   if (state() != GS_OPEN || !gs_time() || !is_quiet(quiet, now))
     return;
+  quiet->since = 0; /* where there is no host memory, it is asked for again only after a while */
   gs_move_forget();
   if (gs_move_prepare(ORDINAL) != GS_MOVED ||
       !__atomic_compare_exchange_n(&gs_passage()->state, &open, GS_WATCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
     return;
-  if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL, mover()->word)) {
+  if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL, mover()->word))
     end_watch();
-    quiet->since = 0;
-  }
   gs_movable_publish();
   mover()->owes = !gs_daemon_look();
 }
@@ -235,9 +234,10 @@ static void *mover_thread(void *unused) {
   while (!stopping()) {
     uint32_t calls = __atomic_load_n(&gs_passage()->calls, __ATOMIC_ACQUIRE), word = word_now();
     uint64_t now = gs_now(), wait = gs_movable_settle() ? SETTLE_NS : TICK_NS;
-    if (word != mover()->word)
+    if (word != mover()->word) {
       carry_out(word);
-    else if (meant(word) == GS_PREPARED)
+      quiet.since = 0;
+    } else if (meant(word) == GS_PREPARED)
       copy_ahead(&quiet, now);
     hear_wishes(now, &told, &alone);
     tell_again();
