@@ -209,11 +209,11 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason) {
   gs_unlock(&own->lock);
 }
 
-void gs_movable_place(uint64_t address, enum gs_where where, uint64_t host) {
+void gs_movable_place(const struct gs_movable *movable, enum gs_where where, uint64_t host) {
   struct gs_movables *own = gs_movables();
   gs_lock(&own->lock);
-  struct gs_movable *found = exactly(own, address);
-  if (found) {
+  struct gs_movable *found = exactly(own, movable->address);
+  if (found && found->number == movable->number) {
     count(own, found, -1);
     found->where = where;
     found->host = host;

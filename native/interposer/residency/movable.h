@@ -51,8 +51,8 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason);
 
 /* The first at or above the address. */
 bool gs_movable_next(uint64_t address, struct gs_movable *out);
-/* Changes where it is. It has to be in the table. */
-void gs_movable_place(uint64_t address, enum gs_where where, uint64_t host);
+/* Changes where it is. Does nothing if it has ended, even if another one lies at its address. */
+void gs_movable_place(const struct gs_movable *movable, enum gs_where where, uint64_t host);
 /* Publishes the sums of the table in the process's slot. */
 void gs_movable_publish(void);
 

@@ -83,7 +83,7 @@ static uint64_t place_all(struct all *all) {
     for (uint32_t i = placed; i > index; i--)
       all->one[i] = all->one[i - 1];
     all->one[index] = fresh;
-    gs_movable_place(fresh.address, fresh.where, fresh.host);
+    gs_movable_place(&fresh, fresh.where, fresh.host);
   }
   for (uint32_t i = 0; i < all->count; i++)
     if (all->one[i].host + all->one[i].bytes > end)
@@ -109,7 +109,7 @@ static void unplace(struct all *all) {
   for (uint32_t i = 0; i < all->count; i++) {
     all->one[i].host = GS_NO_PLACE;
     all->one[i].where = GS_ON_DEVICE;
-    gs_movable_place(all->one[i].address, GS_ON_DEVICE, GS_NO_PLACE);
+    gs_movable_place(&all->one[i], GS_ON_DEVICE, GS_NO_PLACE);
   }
 }
 
@@ -233,17 +233,17 @@ static CUresult begin_one(struct engine *engine, const struct gs_movable *one, b
 /* The slot says so before anything leaves: a process that has nothing hosted is resident to the daemon, whatever it has
  * answered. The daemon writes the word and then reads the slot. */
 static CUresult leave(const struct engine *engine, const struct gs_movable *one) {
-  gs_movable_place(one->address, GS_ON_HOST, one->host);
+  gs_movable_place(one, GS_ON_HOST, one->host);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   CUresult result = gs_move_wanted(one->ordinal, engine->word) ? gs_movable_unmap(one) : CUDA_ERROR_NOT_READY;
   if (result != CUDA_SUCCESS)
-    gs_movable_place(one->address, one->where, one->host);
+    gs_movable_place(one, one->where, one->host);
   return result;
 }
 
 static CUresult arrive(const struct engine *engine, const struct gs_movable *one) {
   (void)engine;
-  gs_movable_place(one->address, GS_ON_DEVICE, GS_NO_PLACE);
+  gs_movable_place(one, GS_ON_DEVICE, GS_NO_PLACE);
   return CUDA_SUCCESS;
 }
 
@@ -345,7 +345,7 @@ bool gs_move_ahead(int ordinal, uint32_t word) {
     for (uint64_t from = 0; goes && from < all.one[i].bytes; from += PIECE_BYTES)
       goes = ahead(&engine, &all.one[i], from);
     if (goes)
-      gs_movable_place(all.one[i].address, GS_COPIED, all.one[i].host);
+      gs_movable_place(&all.one[i], GS_COPIED, all.one[i].host);
   }
   bool empty = ready && all.count == 0;
   gs_lock(&gs_passage()->piece);
@@ -362,6 +362,6 @@ void gs_move_forget(void) {
   struct gs_movable each;
   for (uint64_t from = 0; gs_movable_next(from, &each); from = each.address + 1)
     if (each.where == GS_COPIED)
-      gs_movable_place(each.address, GS_ON_DEVICE, each.host);
+      gs_movable_place(&each, GS_ON_DEVICE, each.host);
   gs_movable_publish();
 }
