@@ -39,7 +39,10 @@ static void start(void) {
     engine.device[i].timer = UINT64_MAX;
   }
   MUST(serve_listen(&engine, &err) == 0);
-  MUST(books_meetings() >= 0); /* it stays open, so it must exist before the rounds that count descriptors */
+  /* they stay open, so they must exist before the rounds that count descriptors */
+  MUST(pages_meetings() >= 0);
+  for (uint32_t i = 0; i < engine.options.hello.ndevices; i++)
+    MUST(pages_links(i) >= 0);
 }
 
 /* Handles the pending events without waiting. */

@@ -24,8 +24,8 @@ target_compile_options(fuzzed-interposer PRIVATE ${_checked} -w)
 
 file(GLOB_RECURSE _arbiter CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/native/arbiter/*.c)
 set(_hooks ${CMAKE_SOURCE_DIR}/hooks)
-gpushare_sources(_engine engine/serve.c engine/books.c engine/blocks.c engine/given.c engine/limits.c engine/checkpoint.c engine/runlist.c engine/clock.c engine/messages.c)
-gpushare_sources(_image sim/program/images/image.c sim/program/images/binary.c sim/program/ptx/ptx.c sim/program/ptx/ptx_check.c sim/program/ptx/ptx_syntax.c
+gpushare_sources(_engine engine/serve.c engine/books.c engine/blocks.c engine/given.c engine/limits.c engine/checkpoint.c engine/runlist.c engine/clock.c engine/messages.c engine/pages.c)
+gpushare_sources(_image sim/program/images/image.c sim/program/images/binary.c sim/program/images/parts.c sim/program/images/expand.c sim/program/images/zstd.c sim/program/images/bits.c sim/program/ptx/ptx.c sim/program/ptx/ptx_check.c sim/program/ptx/ptx_syntax.c
                  sim/program/ptx/ptx_names.c sim/program/ptx/ptx_lexer.c sim/program/images/place.c sim/program/images/linked.c
                  sim/program/images/references.c sim/program/families.c native/image/image.c)
 gpushare_fuzz_target(json SOURCES ${_hooks}/json.c INCLUDE ${_hooks})
