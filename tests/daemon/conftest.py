@@ -130,11 +130,15 @@ class Shared:
     def take(self) -> Daemon:
         if self._daemon is None:
             self._daemon = self._make().start()
+            self._socket = self._daemon.layout.socket.stat()
         return self._daemon
 
     def give_back(self) -> None:
         daemon, self._daemon = self._daemon, None
         daemon.settle()
+        # Whoever it was open to: the next test begins with a daemon of root's alone.
+        os.chown(daemon.layout.socket, self._socket.st_uid, self._socket.st_gid)
+        daemon.layout.socket.chmod(self._socket.st_mode & 0o777)
         self._daemon = daemon
 
 
