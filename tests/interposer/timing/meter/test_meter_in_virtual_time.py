@@ -65,14 +65,14 @@ FAMILIES = {
     "kernels of 0.5 to 3 us": Family(each(PATTERNS, (0.5, 1, 1.5, 2, 2.5, 3)), 0.015, 0.002),
     "a stream for each task": Family(each(("tasks",), (2, 5, 10, 20, 100, 1000), 4000), 0.005, 0.001, 0.02),
     "a stream for each task of 0.1 to 1.9 times the mean": Family(
-        each(("tasksany",), (5, 10, 20, 100, 1000), 40_000), 0.06, 0.02, 0.0125
+        each(("tasksany",), (5, 10, 20, 100, 1000), 40_000), 0.08, 0.02, 0.0125
     ),
     "two such tasks at once": Family(each(("taskspairs", "taskspairsany"), (5, 10, 1000), 40_000), 0.15, 0.03, 0.02),
     "a function for each launch": Family(each(("strangers", "strangersyields"), (20, 100, 1000), 2000), 0.12, 0.03),
     "many sizes of one function": Family(each(("sizes:8", "sizes:40", "sizes:200"), (5,)), 0.01, 0.002),
     "waits for each of 300 to 600 us, dear marks": Family(each(("syncdear",), (300, 600)), 0.005, 0.001, 0.0105),
     "training steps at the host's pace": Family(
-        each(("layers", "layersdear", "layersunseendear"), (3, 10, 20), 90_000), 0.10, 0.02, 0.03
+        each(("layers", "layersdear", "layersunseendear"), (3, 10, 20), 90_000), 0.10, 0.02, 0.04
     ),
     "lengths of 0.1 to 1.9 times the mean": Family(
         each(("uneven", "unevenhost", "unevensync"), (20, 25, 30, 50, 100, 200, 500, 1000, 3000), 40_000), 0.05
@@ -91,7 +91,7 @@ FAMILIES = {
     ),
     "a random program, waits seen": Family(
         [Case(f"random:{n}:0", us * US, 2000) for n, us in ((1, 20), (1, 100), (3, 20), (3, 100), (6, 20))],
-        0.02,
+        0.03,
         0.003,
         0.02,
         runs=100,
@@ -131,7 +131,7 @@ FAMILIES = {
         turns(("turnsclaimed", "hostturnsclaimed", "turnslater"), (300, 2000, 7000), 4_000_000), 0.05
     ),
     "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.45, 0.05),
-    "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.05, runs=100),
+    "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.07, runs=100),
     "the same beside one who takes what is idle": Family(
         [Case("pulseyields:1", 5 * MS), Case("pulseyields:0", 100 * US), Case("pulseyields:0", MS)],
         0.12,
