@@ -1,7 +1,5 @@
 #include "interposer/process/passage.h"
 
-#include <limits.h>
-
 #include "interposer/os/latch.h"
 
 /* How many of the calls that the thread is in have gone inside: only the first is counted. */
@@ -29,11 +27,7 @@ void gs_mover_call(struct gs_passage *passage) {
 
 static void go_in(struct gs_passage *passage) { __atomic_add_fetch(&passage->inside, 1, __ATOMIC_SEQ_CST); }
 
-static void go_out(struct gs_passage *passage) {
-  if (__atomic_sub_fetch(&passage->inside, 1, __ATOMIC_SEQ_CST) == 0 &&
-      __atomic_load_n(&passage->state, __ATOMIC_SEQ_CST) == GS_MOVING)
-    gs_futex_wake(&passage->inside, INT_MAX, false);
-}
+static void go_out(struct gs_passage *passage) { __atomic_sub_fetch(&passage->inside, 1, __ATOMIC_SEQ_CST); }
 
 /* What was copied ahead is void from now on. */
 static void end_watch(struct gs_passage *passage) {

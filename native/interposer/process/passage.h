@@ -26,9 +26,8 @@ struct __attribute__((aligned(64))) gs_launch_word {
 enum { GS_LAUNCH_WORDS = 1024 };
 
 struct gs_passage {
-  bool lends;      /* the grant lends idle memory, constant; false: nothing here is used */
   uint32_t state;  /* futex; enum gs_passage_state. Written by the mover, except that a passer may end GS_WATCHED */
-  uint32_t inside; /* futex; number of threads inside */
+  uint32_t inside; /* number of threads inside */
   uint32_t wants;  /* threads that wait for hosted memory */
   uint32_t calls;  /* futex of the mover: + 1 when there is something for it to do */
   uint32_t unseen; /* 1: work was submitted into a stream that has no place, so nobody knows when it ends */

@@ -70,11 +70,11 @@ uint64_t gs_movable_bytes(uint64_t asked) {
 }
 
 bool gs_movable_ready(int ordinal) {
-  CUmemAllocationProp prop = properties(ordinal);
   size_t least = 0;
   int supported = 0;
   if (__atomic_load_n(&driver_step, __ATOMIC_RELAXED))
     return true;
+  CUmemAllocationProp prop = properties(ordinal);
   if (gs_real.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                                    prop.location.id) != CUDA_SUCCESS ||
       !supported || gs_real.cuMemGetAllocationGranularity(&least, &prop, 0 /* minimum */) != CUDA_SUCCESS) {
@@ -106,10 +106,9 @@ CUresult gs_movable_make(struct gs_movable made, uint64_t *address) {
   made.number = gs_next_call();
   made.host = GS_NO_PLACE;
   CUresult result = back_addresses(&made);
-  if (result != CUDA_SUCCESS)
-    return result;
-  *address = made.address;
-  return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS)
+    *address = made.address;
+  return result;
 }
 
 /* ---- ending ---- */

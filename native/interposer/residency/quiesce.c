@@ -88,7 +88,6 @@ static void close_gate(struct gs_time_device *device) {
 
 /* Contexts on the device: those with known streams, and those of which only the books know. */
 struct contexts {
-  int ordinal;
   uint32_t count;
   CUcontext handle[CONTEXTS_MOST];
 };
@@ -105,7 +104,7 @@ static void find_contexts(struct contexts *contexts, int ordinal) {
   struct gs_table *books = &gs_books()->contexts;
   struct gs_green_list *greens = &gs_process->greens;
   const struct gs_created *created;
-  *contexts = (struct contexts){.ordinal = ordinal};
+  contexts->count = 0;
   add(contexts, __atomic_load_n(&gs_process->primary[ordinal], __ATOMIC_SEQ_CST));
   gs_table_lock(books);
   for (uint32_t at = 0; (created = gs_table_next(books, &at));)
