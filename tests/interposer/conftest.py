@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
+from pages.lending import Lender
 from run import built
 from run.driverclient import Client
 from run.interposed import Faults, Interpose, Interposed
@@ -46,6 +47,15 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
 def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
     """2 GiB of the device, with the lease held."""
     made = Grant(tmp_path / "grant", sim)
+    made.lease()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
+    """2 GiB of the device, with the lease held, and a host pool of 8 GiB."""
+    made = Lender(tmp_path / "lender", sim)
     made.lease()
     yield made
     made.close()

@@ -19,14 +19,6 @@ HERE = Path(__file__).resolve().parent
 SUPPORT = HERE.parents[1] / "support"
 
 
-@pytest.fixture
-def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
-    made = Lender(tmp_path / "lender", sim)
-    made.lease()
-    yield made
-    made.close()
-
-
 class Asking:
     """answers.py in the grant."""
 

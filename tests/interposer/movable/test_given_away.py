@@ -1,11 +1,7 @@
 """Memory that other devices get at stays on the device from then on; what a driver cannot do with mapped memory is
 refused by name. With a driver that has what the simulated one has not."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pages.handmade import Simulator
 from pages.lending import Lender
 from run.interposed import Faults, Interpose, Interposed
 from run.waiting import until
@@ -37,45 +33,43 @@ REQUESTS = {
 
 
 @pytest.fixture
-def grant(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
-    made = Lender(tmp_path / "lender", sim)
-    made.lease()
-    yield made
-    made.close()
+def grant(lender: Lender) -> Lender:
+    """The grant whose driver `faults` replaces."""
+    return lender
 
 
 @pytest.fixture
-def worker(faults: Faults, grant: Lender, interpose: Interpose) -> Interposed:
-    made = interpose(grant)
+def worker(faults: Faults, lender: Lender, interpose: Interpose) -> Interposed:
+    made = interpose(lender)
     made.do(ASK % (3 * MIB))
     faults(cuMemGetHandleForAddressRange=0, tokens=2)
     return made
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_it_stays(grant: Lender, worker: Interposed, what: str) -> None:
-    assert grant.slot().movable_bytes == 8 * MIB
+def test_it_stays(lender: Lender, worker: Interposed, what: str) -> None:
+    assert lender.slot().movable_bytes == 8 * MIB
     assert worker.get(REQUESTS[what]) == 0
-    assert grant.slot().movable_bytes == 4 * MIB
-    assert grant.suspend() == lib.GS_MOVED
-    assert grant.slot().hosted_bytes == 4 * MIB
-    assert grant.resume() == lib.GS_MOVED
+    assert lender.slot().movable_bytes == 4 * MIB
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.slot().hosted_bytes == 4 * MIB
+    assert lender.resume() == lib.GS_MOVED
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_it_comes_back_first(grant: Lender, worker: Interposed, what: str) -> None:
-    assert grant.suspend() == lib.GS_MOVED
+def test_it_comes_back_first(lender: Lender, worker: Interposed, what: str) -> None:
+    assert lender.suspend() == lib.GS_MOVED
     worker.do(f"""
         import threading
         results = []
         thread = threading.Thread(target=lambda: results.append({REQUESTS[what]}))
         thread.start()
     """)
-    until(lambda: grant.wants, "it waits")
-    assert grant.resume() == lib.GS_MOVED
+    until(lambda: lender.wants, "it waits")
+    assert lender.resume() == lib.GS_MOVED
     worker.do("thread.join()")
     assert worker.get("results") == [0]
-    assert grant.slot().movable_bytes == 4 * MIB
+    assert lender.slot().movable_bytes == 4 * MIB
 
 
 def test_tokens_are_of_the_memory_itself(worker: Interposed) -> None:

@@ -7,7 +7,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -160,14 +160,6 @@ class Returning(Moving):
         assert self.lender.carried_out(word, index) == lib.GS_MOVED
         self.lender.lease()
         return waits
-
-
-@pytest.fixture
-def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
-    made = Lender(tmp_path / "lender", sim)
-    made.lease()
-    yield made
-    made.close()
 
 
 def waits(symbol: str, calls: int) -> list[bool]:

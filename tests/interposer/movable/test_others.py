@@ -3,25 +3,15 @@ with the driver past its exported functions."""
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages.handmade import Simulator
 from pages.lending import Lender
 from run.interposed import Interpose, Interposed
 
 from gpushare._native import lib
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
-    made = Lender(tmp_path / "lender", sim)
-    made.lease()
-    yield made
-    made.close()
 
 
 @pytest.fixture
