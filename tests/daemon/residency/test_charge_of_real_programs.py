@@ -37,7 +37,7 @@ def test_its_own_is_charged_next_to_nothing(daemon, client, tenant_cgroup):
         pool = client.node()["host_pool"]
         assert (pool["used"], pool["reserved"]) == (320 * MIB, 0)
         own = Cgroup(Path(pool["cgroup"]), tenant_cgroup.v2)
-        assert memory_cgroup.charged(own) >= 320 * MIB
+        assert memory_cgroup.charged(own) >= 312 * MIB, "near what was filled: the kernel charges in batches"
         assert memory_cgroup.charged(tenant_cgroup) - before <= 8 * MIB
         assert program.tell("touch 3")["event"]
         until(lambda: client.node()["host_pool"]["free"] == pool["size"], "the pool has it back")
