@@ -63,6 +63,14 @@ class Lib(Protocol):
     GS_PREPARED: int
     GS_HOSTED: int
     GS_RESIDENCY_SHIFT: int
+    GS_FIXED_SMALL: int
+    GS_FIXED_DIRECT: int
+    GS_FIXED_POOLS: int
+    GS_FIXED_ARRAYS: int
+    GS_FIXED_MANAGED: int
+    GS_FIXED_MAPPED: int
+    GS_FIXED_EXPORTED: int
+    GS_FIXED_SYNCED: int
     GS_MOVED: int
     GS_MOVE_WORKING: int
     GS_MOVE_NO_HOST: int

@@ -23,7 +23,10 @@ class GrantDevice(Struct, kw_only=True):
     those shorter than 2^i us and in no earlier entry, the last one all longer. `memory_uncharged_bytes`: the part of
     the memory it holds that the driver counts beyond what its processes were charged. `memory_hosted_bytes`: the
     part of the memory it holds that is in host memory; `memory_clean_bytes`: that is on the device with a current copy
-    in host memory; `memory_fixed_bytes`: that cannot be moved. `marked`: number of processes
+    in host memory; `memory_fixed_bytes`: that cannot be moved, and `memory_fixed` by what it is: `small`
+    (blocks of up to 1 MiB), `direct` (wide rows, calls with 32-bit addresses), `pools` (and graphs), `arrays`,
+    `managed`, `mapped` (by the program itself), `exported` (to other processes or drivers), `synced` (prepared for a
+    network card), `context` (and code). `marked`: number of processes
     that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with the leases and
     `memory_bytes` is the limit."""
 
@@ -42,6 +45,7 @@ class GrantDevice(Struct, kw_only=True):
     memory_hosted_bytes: int = 0
     memory_clean_bytes: int = 0
     memory_fixed_bytes: int = 0
+    memory_fixed: dict[str, int] = {}
     memory_peak_bytes: int = 0
     busy_ns: int = 0
     leased_ns: int = 0

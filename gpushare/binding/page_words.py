@@ -37,6 +37,19 @@ class Residency(enum.IntEnum):
     HOSTED = lib.GS_HOSTED
 
 
+class Fixed(enum.IntEnum):
+    """What stays on the device in a grant that lends idle memory (`enum gs_fixed`)."""
+
+    SMALL = lib.GS_FIXED_SMALL
+    DIRECT = lib.GS_FIXED_DIRECT
+    POOLS = lib.GS_FIXED_POOLS
+    ARRAYS = lib.GS_FIXED_ARRAYS
+    MANAGED = lib.GS_FIXED_MANAGED
+    MAPPED = lib.GS_FIXED_MAPPED
+    EXPORTED = lib.GS_FIXED_EXPORTED
+    SYNCED = lib.GS_FIXED_SYNCED
+
+
 class Move(enum.IntEnum):
     """How a process carried that out (`enum gs_move`)."""
 

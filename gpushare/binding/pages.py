@@ -14,6 +14,7 @@ from gpushare._native import ffi, lib
 from gpushare.binding.page_words import (
     DeviceLease,
     DeviceLimits,
+    Fixed,
     GrantState,
     IdleMemory,
     Managed,
@@ -276,6 +277,13 @@ class UsagePage(_Page):
             move=load32("move"),
             wants=bool(load32("flags") & lib.GS_SLOT_WANTS),
         )
+
+    def fixed(self, index: int) -> dict[Fixed, int]:
+        """Bytes that a process reports as such that cannot be moved, where there are any; untrusted. For grants that
+        lend idle memory, which have one device."""
+        words = ffi.addressof(self.pointer.slot[index], "fixed_bytes")
+        said = {kind: min(_MOST, lib.gs_load64(words[0] + kind)) for kind in Fixed}
+        return {kind: size for kind, size in said.items() if size}
 
     def trace(self, slot: Slot) -> list[TraceEvent]:
         """The last events of the process in the slot, oldest first. Empty for slots without a ring, and for one whose

@@ -125,6 +125,20 @@ enum gs_slot_flags {
   GS_SLOT_WANTS = 2      /* a call waits for memory that is hosted */
 };
 
+/* What stays on the device in a grant that lends idle memory. Everything else that is not movable is the driver's:
+ * contexts, code, stacks. */
+enum gs_fixed {
+  GS_FIXED_SMALL,  /* allocations of up to GS_MOVABLE_ABOVE bytes */
+  GS_FIXED_DIRECT, /* larger ones that only the driver could make: wide rows, calls with 32-bit addresses */
+  GS_FIXED_POOLS,  /* of stream-ordered allocations, and of graphs */
+  GS_FIXED_ARRAYS,
+  GS_FIXED_MANAGED,
+  GS_FIXED_MAPPED,   /* the program's own handles (cuMemCreate) */
+  GS_FIXED_EXPORTED, /* another process, or another driver, may have its pages */
+  GS_FIXED_SYNCED    /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by which programs prepare it for a network card */
+};
+enum { GS_FIXED_KINDS = 8 };
+
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 
 struct gs_slot {
@@ -134,7 +148,11 @@ struct gs_slot {
   /* the pid in the process's own pid namespace, for other processes there; 0: unknown; written by the process */
   int32_t own_pid;
   uint32_t pid_namespace; /* inode of that namespace; 0: unknown; written by the process */
-  uint8_t reserved[44];
+  uint32_t unused;
+  /* Part of device[0].memory_bytes, by enum gs_fixed; brought up to date every second, in a grant that lends idle memory,
+   * which has one device */
+  uint64_t fixed_bytes[8]; /* GS_FIXED_KINDS */
+  uint8_t reserved[40];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -167,11 +185,11 @@ _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 128, "layout");
-_Static_assert(sizeof(struct gs_slot) == 64 + 16 * 128, "layout");
+_Static_assert(sizeof(struct gs_slot) == 128 + 16 * 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
-_Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (64 + 16 * 128), "layout");
-_Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048, "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
+_Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (128 + 16 * 128), "layout");
+_Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (128 + 16 * 128) + 32 * 2048, "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (128 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
 #endif
 #endif

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpushare.cli.command import NOTHING, say, table
+from gpushare.text.fixed import fixed_in_words
 from gpushare.text.overview import guaranteed_milli, tree
 from gpushare.text.sentences import clock, ms
 from gpushare.text.units import format_size, format_time
@@ -169,6 +170,7 @@ def grant(found: Any) -> None:
             clean = device["memory_clean_bytes"]
             say(
                 f"              {format_size(device['memory_fixed_bytes'])} of its memory cannot be moved"
+                + (f": {fixed_in_words(device['memory_fixed'])}" if device["memory_fixed"] else "")
                 + (f", {format_size(clean)} is copied to host memory already" if clean else "")
             )
         if used := _in_words(device):

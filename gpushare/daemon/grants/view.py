@@ -49,7 +49,8 @@ def _grant_device(
         shown = _served(_placed(place, kept, healthy), book, stats, share, uncharged)
         if movable is not None:
             shown.memory_hosted_bytes, shown.memory_clean_bytes = movable.hosted_bytes, movable.clean_bytes
-            shown.memory_fixed_bytes = max(0, stats.memory_bytes - movable.movable_bytes)
+            shown.memory_fixed = reports.divided(movable, stats.memory_bytes)
+            shown.memory_fixed_bytes = sum(shown.memory_fixed.values())
         book.shown = made_of, shown
     return book.shown[1]
 

@@ -1,11 +1,13 @@
 """What the processes of a grant report about their movable memory, checked: nothing in the usage page is trusted."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from gpushare._native import lib
 from gpushare.binding.page_words import Move, SlotUsage
 from gpushare.daemon.state.live import Live
 from gpushare.policy.residency.residency import Process
+from gpushare.text.fixed import DRIVERS, fixed_in_words
 
 ORDINAL = 0
 """Of the device whose memory is moved: grants that lend have one."""
@@ -51,22 +53,43 @@ def _process(pid: int, said: SlotUsage, word: int, epoch: int, limit: int) -> Pr
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Bytes of all processes of a grant: what can be moved; of that, what is in host memory, and what is on the device
-    with a current copy there."""
+    with a current copy there. `fixed`: what processes say that they have of what cannot
+    be moved."""
 
-    movable_bytes: int
-    hosted_bytes: int
-    clean_bytes: int
+    movable_bytes: int = 0
+    hosted_bytes: int = 0
+    clean_bytes: int = 0
+    fixed: tuple[tuple[str, int], ...] = ()
 
 
 def sums(live: Live) -> Sums:
     """For display. Each number is capped at the grant's limit."""
     if live.limits is None or live.usage is None:
-        return Sums(0, 0, 0)
+        return Sums()
     limit = live.record.places[ORDINAL].memory_bytes
     said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members]
     movable = min(limit, sum(one.movable_bytes for one in said))
     hosted = min(movable, sum(one.hosted_bytes for one in said))
-    return Sums(movable, hosted, min(movable - hosted, sum(one.clean_bytes for one in said)))
+    clean = min(movable - hosted, sum(one.clean_bytes for one in said))
+    fixed: Counter[str] = Counter()
+    for member in live.record.members:
+        fixed.update({kind.name.lower(): size for kind, size in live.usage.fixed(member.slot).items()})
+    return Sums(movable, hosted, clean, tuple(fixed.items()))
+
+
+def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
+    """What of the memory of a grant cannot be moved, by reason: what its processes say; the rest is the driver's."""
+    size, known = max(0, held_bytes - sums.movable_bytes), {}
+    for reason, said in sums.fixed:
+        known[reason] = min(said, size)
+        size -= known[reason]
+    return {reason: held for reason, held in [*known.items(), (DRIVERS, size)] if held}
+
+
+def fixed_now(live: Live) -> str:
+    """The same in words."""
+    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []
+    return fixed_in_words(divided(sums(live), sum(one.memory_bytes for one in said)))
 
 
 def epoch_of(word: int) -> int:

@@ -126,7 +126,7 @@ class Residency:
             movable = sum(one.movable_bytes for one in reports.processes(live))
             if cannot is not None:
                 self._cannot[live.id] = cannot
-            self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable))
+            self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable, reports.fixed_now(live)))
         except RefusedError as refusal:
             self._cannot.pop(live.id, None)
             self.suspends[by, "refused"] += 1

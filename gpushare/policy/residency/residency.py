@@ -86,12 +86,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Its memory is to leave. `movable_bytes`: how much of it can."""
+    """Its memory is to leave. `movable_bytes`: how much of it can. `fixed`: what cannot, in words."""
 
     now_ns: int
     by: By
     hold: bool
     movable_bytes: int
+    fixed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
     if gets_on and event.by is By.PERSON and not event.hold:
         raise RefusedError("a call of its programs has just brought it back: ask again in a moment")
     if event.movable_bytes <= 0:
-        raise RefusedError("none of its memory can be moved")
+        raise RefusedError("none of its memory can be moved" + (f": {event.fixed}" if event.fixed else ""))
     size = max(now.reserved_bytes, event.movable_bytes)
     leaving = Residency(
         where=Where.SUSPENDING,

@@ -202,7 +202,7 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason) {
   struct gs_movable *found = around(own, address, 1);
   if (found) {
     count(own, found, -1);
-    found->fixed |= reason;
+    found->fixed |= 1u << reason;
     count(own, found, 1);
     publish(own);
   }

@@ -14,12 +14,6 @@
 
 enum { GS_MOVABLE_ABOVE = 1 << 20 };
 
-/* Why an allocation stays on the device: one bit each. */
-enum gs_fixed {
-  GS_FIXED_EXPORTED = 1, /* another process, or another driver, may have its pages */
-  GS_FIXED_SYNC = 2      /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by which programs prepare it for a network card */
-};
-
 enum gs_where {
   GS_ON_DEVICE,
   GS_COPIED, /* on the device, with a current copy at `host` */
@@ -35,7 +29,7 @@ struct gs_movable {
   CUdeviceptr proxy; /* 0: freed, and mapped until work in flight is done */
   uint32_t proxied;  /* bytes charged for the proxy */
   int ordinal;
-  uint32_t fixed; /* enum gs_fixed */
+  uint32_t fixed; /* why it stays on the device: 1 << enum gs_fixed */
   enum gs_where where;
   uint64_t host; /* place in the host memory (host.h); GS_NO_PLACE: none */
 };
@@ -44,7 +38,7 @@ struct gs_movable {
 /* The one that contains the address. Cheap in a process that has none. */
 bool gs_movable_find(uint64_t address, struct gs_movable *out);
 bool gs_movable_overlaps(uint64_t address, uint64_t bytes);
-/* From now on it is not moved. */
+/* From now on it is not moved, being GS_FIXED_EXPORTED or GS_FIXED_SYNCED. */
 void gs_movable_fix(uint64_t address, enum gs_fixed reason);
 
 /* ---- for the mover ---- */

@@ -11,6 +11,7 @@
 #include "interposer/os/waits.h"
 #include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
+#include "interposer/residency/fixed.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/residency/movable.h"
@@ -239,6 +240,7 @@ static void *mover_thread(void *unused) {
       quiet.since = 0;
     } else if (meant(word) == GS_PREPARED)
       copy_ahead(&quiet, now);
+    gs_fixed_publish(&mover()->told, now);
     hear_wishes(now, &told, &alone);
     tell_again();
     gs_latch_drop(&mover()->driving);

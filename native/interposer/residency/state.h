@@ -21,6 +21,13 @@ struct gs_host {
   struct gs_host_segment segment[GS_SEGMENTS];
 };
 
+/* What was published last (fixed.h), and of which slot. */
+struct gs_fixed_told {
+  const struct gs_slot *slot;
+  uint32_t generation;
+  uint64_t memory_bytes, movable_bytes, at_ns;
+};
+
 /* The mover's own, except what is atomic. */
 struct gs_mover {
   bool failed;             /* there is no thread */
@@ -29,6 +36,7 @@ struct gs_mover {
   uint32_t word;           /* the residency word that was carried out, or refused */
   bool owes;               /* the daemon does not know yet what is in the slot */
   CUcontext works_in;      /* of its stream and events; NULL: it has none, or they have ended with it. Atomic */
+  struct gs_fixed_told told;
   struct gs_host host;
 };
 

@@ -1,6 +1,10 @@
 """Programs of gpushare run whose memory is moved: by the simulator's books it leaves the device and comes back."""
 
+import pytest
+from run.movedprogram import MovedProgram
 from run.waiting import until
+
+from gpushare.errors import CannotMoveError
 
 MIB = 1 << 20
 
@@ -98,3 +102,23 @@ def test_a_program_that_is_away_outlives_the_daemon(daemon, client):
         until(lambda: client.node()["host_pool"]["used"] == 0, "and has nothing in host memory")
     finally:
         program.close()
+
+
+def test_people_are_told_what_stays_and_why(daemon, client):
+    program = MovedProgram(daemon)
+
+    def fixed():
+        return program.shown["devices"][0]["memory_fixed"]
+
+    program.do("pool = ok(d.cuMemAllocAsync(32 << 20, 0)); small = [ok(d.cuMemAlloc(1 << 20)) for _ in range(8)]")
+    until(lambda: fixed().get("pools") == 32 * MIB and fixed().get("small", 0) >= 8 * MIB, "it says so")
+    [device] = program.shown["devices"]
+    assert sum(fixed().values()) == device["memory_fixed_bytes"] < device["memory_bytes"]
+    text = daemon.cli_here("grant", "show", program.id).stdout
+    assert "of its memory cannot be moved: " in text
+    assert "32MiB in memory pools and graphs, " in text
+    program.do("[ok(d.cuMemFree(each)) for each in (a, b, c)]")
+    why = "none of its memory can be moved: .*32MiB in memory pools and graphs, .* in blocks of up to 1MiB"
+    with pytest.raises(CannotMoveError, match=why):
+        client.suspend(program.id)
+    program.end()

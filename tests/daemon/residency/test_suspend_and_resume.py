@@ -30,6 +30,7 @@ def test_its_memory_leaves_and_comes_back_with_a_call_that_needs_it(daemon, clie
     [device] = away["devices"]
     assert (device["memory_bytes"], device["memory_hosted_bytes"]) == (7 * GIB + GIB // 4, 7 * GIB)
     assert (device["memory_fixed_bytes"], device["memory_limit_bytes"]) == (GIB // 4, 8 * GIB)
+    assert device["memory_fixed"] == {"context": GIB // 4}
     assert taken(daemon) == 1 * GIB
     row = next(line for line in daemon.cli_here("ps").stdout.splitlines() if line.startswith(one.id))
     assert "suspended" in row

@@ -30,6 +30,7 @@ static uint64_t taken_by(uint64_t bytes) {
 struct charge {
   int ordinal;
   uint64_t bytes;
+  uint32_t kind; /* gs_allocation.kind */
   struct gs_maker maker;
 };
 
@@ -70,7 +71,8 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
                 &(struct gs_allocation){.living.key = address,
                                         .bytes = charge->bytes,
                                         .context = charge->maker.context,
-                                        .ordinal = charge->ordinal});
+                                        .ordinal = charge->ordinal,
+                                        .kind = charge->kind});
   gs_maker_end(&charge->maker);
   return result;
 }
@@ -116,7 +118,7 @@ static int movable_on(uint64_t bytes) {
 /* False: it is to be the driver's own. */
 static bool allocate_movable(uint64_t bytes, uint64_t *address, CUresult *result) {
   struct gs_movable made = {.asked = bytes, .proxied = GS_BLOCK_ROUND};
-  struct charge charge;
+  struct charge charge = {.kind = GS_FIXED_KINDS};
   if (movable_on(bytes) == GS_NO_DEVICE)
     return false;
   gs_touch_begin();
@@ -135,7 +137,7 @@ struct rows {
 static bool allocate_movable_rows(struct rows *rows, CUdeviceptr *address, CUresult *result) {
   uint64_t pitch = gs_round_up(rows->width, PITCH_ROUND);
   struct gs_movable made = {.proxied = 0};
-  struct charge charge;
+  struct charge charge = {.kind = GS_FIXED_KINDS};
   if (rows->width > ROW_MOST || rows->height > UINT64_MAX / 4 / ROW_MOST ||
       movable_on(pitch * rows->height) == GS_NO_DEVICE)
     return false;
@@ -205,8 +207,10 @@ static CUresult free_movable(const struct gs_movable *movable, const CUstream *s
 
 /* ---- the driver's own -------------------------------------------------------------------------------------------- */
 
+static uint32_t kind_of(uint64_t bytes) { return bytes > GS_MOVABLE_ABOVE ? GS_FIXED_DIRECT : GS_FIXED_SMALL; }
+
 CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t bytes) {
-  struct charge charge;
+  struct charge charge = {.kind = kind_of(bytes)};
   CUresult result;
   uint64_t movable;
   if (address.place && !address.narrow && allocate_movable(bytes, &movable, &result)) {
@@ -222,7 +226,7 @@ CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t b
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-  struct charge charge;
+  struct charge charge = {.kind = GS_FIXED_MANAGED};
   CUresult result;
   bool plausible = dptr && bytesize && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   if (!gs_enter(&result))
@@ -250,6 +254,7 @@ CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
+  charge.kind = kind_of((uint64_t)WidthInBytes * Height);
   result = begin(&charge, rows_bytes(gs_round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch(dptr, pPitch, 0, Height, ElementSizeBytes);
@@ -277,6 +282,7 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
     }
     return result;
   }
+  charge.kind = kind_of((uint64_t)WidthInBytes * Height);
   result = begin(&charge, rows_bytes(gs_round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result

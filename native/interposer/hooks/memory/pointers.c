@@ -122,7 +122,7 @@ CUresult gs_do_pointer_set(const struct gs_call *call, const void *value, CUpoin
   if (result != CUDA_SUCCESS || *(const unsigned int *)value == 0)
     return result;
   gs_touch_begin();
-  gs_movable_fix(at.address, GS_FIXED_SYNC);
+  gs_movable_fix(at.address, GS_FIXED_SYNCED);
   gs_touch_end();
   if (synchronise(at.context))
     return CUDA_SUCCESS;

@@ -52,6 +52,7 @@ struct gs_allocation {
   uint64_t bytes; /* charged */
   CUcontext context;
   int ordinal;
+  uint32_t kind;    /* of a pointer: enum gs_fixed; GS_FIXED_KINDS: movable */
   uint64_t mapping; /* gs_mapping.made of a buffer or array of external memory, or of a sparse array; 0: none */
 };
 
