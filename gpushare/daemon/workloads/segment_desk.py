@@ -1,5 +1,6 @@
 """Segments of the host pool for the processes of one grant: what is asked over grant.sock, and what becomes of the
-answers. A segment is in the ledger before its process has it: a crash between the two loses nothing."""
+answers. A segment is in the ledger before its process has it, and what a process gave back is out of it before the
+process is told so: a crash between the two loses nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class SegmentDesk:
         """`pool`: None where the daemon has none. `changed`: has the members written; `written` follows."""
         self._door, self._pool, self._changed = door, pool, changed
         self._unwritten: list[_Passing] = []
+        self._given_back: list[tuple[int, MemberRecord]] = []
+        """Connections over which processes gave all back, and that are answered once it is written."""
         self._passing: dict[int, _Passing] = {}
         """By connection, until the process has hung up: then it has the segment, or never got it."""
         self._doors = 0
@@ -67,7 +70,7 @@ class SegmentDesk:
             self._refuse(connection, "this grant has no part of the host pool")
         elif not request.size:
             self.gave_back(record)
-            self._door.answer(connection, _reply(record))
+            self._given_back.append((connection, record))
             self._changed()
         elif request.size % _UNIT_BYTES or request.size > wire.SEGMENT_MOST:
             self._refuse(connection, f"a segment has whole pages of 2 MiB, at most {wire.SEGMENT_MOST >> 20} MiB")
@@ -100,6 +103,12 @@ class SegmentDesk:
 
     def written(self, failure: str = "") -> None:
         """The members are in the ledger; or `failure` says why not."""
+        given_back, self._given_back = self._given_back, []
+        for connection, record in given_back:
+            if failure:
+                self._refuse(connection, failure)
+            else:
+                self._door.answer(connection, _reply(record))
         unwritten, self._unwritten = self._unwritten, []
         for passing in unwritten:
             if failure:
@@ -121,6 +130,7 @@ class SegmentDesk:
         one that does not gives all back before it asks again."""
         self._doors += 1
         self._passing.clear()
+        self._given_back.clear()
         unwritten, self._unwritten = self._unwritten, []
         for passing in unwritten:
             self._take_back(passing)
