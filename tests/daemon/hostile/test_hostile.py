@@ -94,7 +94,7 @@ def test_answers_and_shares_beside_it(house: House) -> None:
     of the device's time as next to a busy one, less 2 points."""
     for tenant in house.honest:
         tenant.tell("run 2000000")
-    probe = [sys.executable, hostileprobe.__file__, str(house.daemon.layout.socket)]
+    probe = [sys.executable, hostileprobe.__file__, str(house.daemon.layout.socket), str(house.daemon.process.pid)]
     seed = int(SEED or random.SystemRandom().getrandbits(32))
     busy, least = beside_honest(house)
     time.sleep(1)

@@ -36,7 +36,7 @@ class Liar:
 @contextlib.contextmanager
 def answering(daemon):
     """The daemon answers all the time, and within a second more than this machine lets any program wait."""
-    command = [sys.executable, probe.__file__, str(daemon.layout.socket)]
+    command = [sys.executable, probe.__file__, str(daemon.layout.socket), str(daemon.process.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
         yield
         answers = json.loads(prober.communicate("\n")[0])
