@@ -85,6 +85,8 @@ void gs_passage_leave(struct gs_passage *passage) {
     go_out(passage);
 }
 
+bool gs_none_inside(void) { return __atomic_load_n(&gs_passage()->inside, __ATOMIC_SEQ_CST) == 0; }
+
 void gs_await_memory(void) {
   struct gs_passage *passage = gs_passage();
   uint32_t state;

@@ -64,6 +64,9 @@ static inline void gs_settled_begin(void) {
 }
 static inline void gs_settled_end(void) { gs_touch_end(); }
 
+/* Whether no thread is inside; with the passage closed (GS_MOVING), none comes. */
+bool gs_none_inside(void);
+
 /* Waits until the memory is back, unless the thread is inside. For calls that only need room on the device. */
 void gs_await_memory(void);
 

@@ -48,8 +48,7 @@ void gs_movable_end_later(uint64_t address, uint64_t number, const CUstream *str
 /* Whether no capture is open and none begins until the lock `piece` is given back. Looking at all work of a context would
  * end its captures. */
 static bool no_capture(void) {
-  return __atomic_load_n(&gs_passage()->inside, __ATOMIC_SEQ_CST) == 0 &&
-         __atomic_load_n(&gs_time()->captures, __ATOMIC_SEQ_CST) == 0;
+  return gs_none_inside() && __atomic_load_n(&gs_time()->captures, __ATOMIC_SEQ_CST) == 0;
 }
 
 static void remember(struct gs_movables *own, uint64_t number, CUevent event) {

@@ -223,6 +223,16 @@ void gs_movable_place(const struct gs_movable *movable, enum gs_where where, uin
   gs_unlock(&own->lock);
 }
 
+bool gs_movable_any_hosted(void) {
+  struct gs_movables *own = gs_movables();
+  if (!own)
+    return false;
+  gs_lock(&own->lock);
+  bool any = own->hosted_bytes > 0;
+  gs_unlock(&own->lock);
+  return any;
+}
+
 void gs_movable_publish(void) {
   struct gs_movables *own = gs_movables();
   if (!own)

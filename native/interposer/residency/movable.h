@@ -47,6 +47,8 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason);
 bool gs_movable_next(uint64_t address, struct gs_movable *out);
 /* Changes where it is. Does nothing if it has ended, even if another one lies at its address. */
 void gs_movable_place(const struct gs_movable *movable, enum gs_where where, uint64_t host);
+/* Whether any is GS_ON_HOST. */
+bool gs_movable_any_hosted(void);
 /* Publishes the sums of the table in the process's slot. */
 void gs_movable_publish(void);
 

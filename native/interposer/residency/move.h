@@ -12,7 +12,8 @@ enum gs_move gs_move_prepare(int ordinal);
 /* Copies to the host what is not copied, and takes it off the device, the largest first, for as long as the residency
  * word is `word`. GS_MOVED: all is hosted. Otherwise some of it may be. */
 enum gs_move gs_move_out(int ordinal, uint32_t word);
-/* Brings back what is hosted. GS_MOVE_NO_DEVICE: the device has no room for the rest. */
+/* Brings back what is hosted. GS_MOVE_NO_DEVICE: the device has no room for the rest. GS_MOVE_WORKING: a call that passed
+ * while the memory was away has not returned yet, and may end some of it; nothing was done. */
 enum gs_move gs_move_in(int ordinal);
 
 /* Copies ahead, while the program may run: returns false as soon as it does. */

@@ -24,8 +24,9 @@
 enum {
   ORDINAL = 0, /* a grant that lends idle memory has one device */
   TICK_NS = 200000000,
-  POLL_NS = 5000000,          /* where the kernel cannot wait for two words */
-  SETTLE_NS = 1000000,        /* while freed memory is still in use */
+  POLL_NS = 5000000,   /* where the kernel cannot wait for two words */
+  SETTLE_NS = 1000000, /* while freed memory is still in use */
+  SOON_NS = 200000,
   AGAIN_NS = 20000000,        /* while the device has no room */
   QUIET_NS = 1000000000,      /* without a submission, before memory is copied ahead */
   LOOK_AGAIN_NS = 1000000000, /* a wish that the daemon has heard, and that is not granted yet */
@@ -119,11 +120,12 @@ static bool come_back(uint32_t word) {
       open_again();
       return true;
     }
-    if (!told)
+    bool soon = how == GS_MOVE_WORKING; /* a call that passed before is about to return */
+    if (!told && !soon)
       acknowledge(word, how);
-    told = true;
+    told = told || !soon;
     gs_latch_drop(&mover()->driving);
-    gs_nap(AGAIN_NS);
+    gs_nap(soon ? SOON_NS : AGAIN_NS);
     gs_latch_take(&mover()->driving);
   }
   return false;

@@ -33,7 +33,7 @@ static bool goes_on(uint64_t *since, uint64_t began, int ordinal, uint32_t word)
 
 static bool none_inside(void *unused) {
   (void)unused;
-  return __atomic_load_n(&gs_passage()->inside, __ATOMIC_SEQ_CST) == 0;
+  return gs_none_inside();
 }
 
 static bool no_launch_inside(void *unused) {

@@ -63,6 +63,37 @@ def test_a_child_has_nothing_of_it(lender: Lender, interpose: Interpose) -> None
     assert same(worker, "a")
 
 
+@pytest.mark.parametrize("end", ["d.cuMemFree(a)", "d.cuCtxDestroy(other)"])
+def test_what_ends_while_it_is_away_is_waited_for(
+    sim: Simulator, lender: Lender, interpose: Interpose, end: str
+) -> None:
+    """Else the addresses are given back under the memory that is mapped there anew."""
+    worker = interpose(lender)
+    worker.do("from memory import holds; other = ok(d.cuCtxCreate(None, 0, 0)); ok(d.cuCtxPopCurrent())")
+    worker.do("ok(d.cuCtxPushCurrent(other))")
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("ok(d.cuCtxPopCurrent())")
+    filled(worker, "b", 3 * MIB, 2)
+    before = worker.charged()
+    assert lender.suspend() == lib.GS_MOVED
+    driver = "cuMemFree" if "Free" in end else "cuCtxDestroy"
+    worker.do(f"""
+        ends = holds.Operation(lambda: ok({end}))
+        hold = holds.Hold({driver!r}, holds.AFTER, ends.native_id)
+        ends.go()
+    """)
+    assert worker.get("hold.stopped(20)")
+    worker.do("maps = holds.Hold('cuMemMap', holds.BEFORE)")
+    word = lender.want(lib.GS_RESIDENT)
+    assert not worker.get("maps.stopped(0.3)")
+    worker.do("maps.release(); hold.release(); ends.result('it')")
+    assert lender.carried_out(word) == lib.GS_MOVED
+    lender.lease()
+    assert same(worker, "b")
+    assert worker.charged() < before
+    assert worker.charged() == held(sim, worker)
+
+
 def test_a_stopped_process_sees_what_is_wanted_when_it_goes_on(
     sim: Simulator, lender: Lender, interpose: Interpose
 ) -> None:
