@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "interposer/memory/pools/async_free.h"
 #include "interposer/os/system.h"
 #include "interposer/process/passage.h"
 #include "interposer/residency/leaving.h"
@@ -10,6 +11,7 @@
 #include "interposer/time/timing.h"
 
 enum {
+  ORDINAL = 0,          /* a grant that lends idle memory has one device */
   HURRY_NS = 100000000, /* longer than the mover needs for it, where nothing uses the memory any more */
   LOOK_NS = 200000
 };
@@ -52,8 +54,8 @@ static bool no_capture(void) {
 }
 
 static void remember(struct gs_movables *own, uint64_t number, CUevent event) {
-  struct later *list = own->later.record;
   gs_lock(&own->lock);
+  struct later *list = own->later.record; /* another thread's free may move it */
   for (uint32_t i = 0; i < own->later.used; i++)
     if (list[i].number == number)
       list[i].event = event;
@@ -107,9 +109,9 @@ static bool later_at(struct gs_movables *own, uint32_t index, struct later *out)
 }
 
 static bool drop_later(struct gs_movables *own, uint64_t number) {
-  struct later *list = own->later.record;
   bool found = false;
   gs_lock(&own->lock);
+  struct later *list = own->later.record;
   for (uint32_t i = 0; i < own->later.used && !found; i++)
     if (list[i].number == number) {
       memmove(&list[i], &list[i + 1], (--own->later.used - i) * sizeof *list);
@@ -128,22 +130,33 @@ static void end_later(struct gs_movables *own, const struct later *later, bool c
   __atomic_sub_fetch(&own->leaving, 1, __ATOMIC_RELEASE);
 }
 
-bool gs_movable_settle(void) {
+uint32_t gs_movable_leaving(void) {
   struct gs_movables *own = gs_movables();
+  return own ? __atomic_load_n(&own->leaving, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* Ends those that are not used any more. Returns how many are left. */
+static uint32_t settle(struct gs_movables *own) {
   struct later later;
   uint32_t left = 0;
-  while (own && later_at(own, left, &later)) {
+  while (later_at(own, left, &later)) {
     if (done(own, &later))
       end_later(own, &later, true);
     else
       left++;
   }
-  return left > 0;
+  return left;
 }
 
-uint32_t gs_movable_leaving(void) {
+bool gs_movable_settle(void) {
   struct gs_movables *own = gs_movables();
-  return own ? __atomic_load_n(&own->leaving, __ATOMIC_ACQUIRE) : 0;
+  if (gs_movable_leaving() == 0)
+    return false;
+  if (!gs_events_begin(ORDINAL))
+    return true;
+  uint32_t left = settle(own);
+  gs_events_end(ORDINAL);
+  return left > 0;
 }
 
 bool gs_movable_hurry(uint32_t before) {

@@ -142,7 +142,7 @@ static unsigned next_lines(int ordinal, uint32_t *at, uint64_t *keys) {
 
 /* Takes the device's events_lock, unless a context of the device is ending: no event is queried while its context
  * ends. */
-static bool begin(int ordinal) {
+bool gs_events_begin(int ordinal) {
   uint32_t *lock = &gs_process->events_lock[ordinal], unlocked = 0;
   if (!__atomic_compare_exchange_n(lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return false;
@@ -152,12 +152,12 @@ static bool begin(int ordinal) {
   return false;
 }
 
-static void end(int ordinal) { gs_unlock(&gs_process->events_lock[ordinal]); }
+void gs_events_end(int ordinal) { gs_unlock(&gs_process->events_lock[ordinal]); }
 
 void gs_frees_settle(int ordinal) {
   uint64_t keys[LINES_AT_ONCE];
   unsigned awaited, ended, batches, count;
-  if (!begin(ordinal))
+  if (!gs_events_begin(ordinal))
     return; /* a context begins or ends, or another thread is here: the next thread that waits for work checks again */
   __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
   int mode = gs_capture_mode_push();
@@ -171,17 +171,17 @@ void gs_frees_settle(int ordinal) {
   gs_capture_mode_pop(mode);
   if (awaited)
     __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_SEQ_CST);
-  end(ordinal);
+  gs_events_end(ordinal);
 }
 
 /* Checks the line at once: an idle stream has freed already, and a free is only noticed by looking. */
 static void settle_line(int ordinal, uint64_t key) {
-  if (!begin(ordinal))
+  if (!gs_events_begin(ordinal))
     return;
   int mode = gs_capture_mode_push();
   advance(key);
   gs_capture_mode_pop(mode);
-  end(ordinal);
+  gs_events_end(ordinal);
 }
 
 static uint64_t number(void) {

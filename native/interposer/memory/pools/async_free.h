@@ -4,6 +4,11 @@
 
 #include "interposer/process/process.h"
 
+/* Around driver calls with events or contexts of which another thread may end the context: false, and nothing to end, while
+ * a context of the device begins or ends, or another thread is in here. */
+bool gs_events_begin(int ordinal);
+void gs_events_end(int ordinal);
+
 /* The program freed memory, charged to ordinal, in the order of stream. It stays charged until the driver has freed
  * it. */
 void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream);
