@@ -116,6 +116,8 @@ class SlotUsage:
     move: int = 0
     """Of that word; a `Move`, or whatever else the process wrote."""
     wants: bool = False
+    returns: bool = False
+    """Without a daemon, its memory is coming back by itself."""
 
 
 @dataclass(frozen=True, slots=True)

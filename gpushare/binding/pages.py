@@ -258,6 +258,8 @@ class UsagePage(_Page):
         def load32(name: str) -> int:
             return lib.gs_load32(ffi.addressof(words, name))
 
+        # Written last: what is read after it is at least as new as the word that it answers.
+        residency, flags = load32("residency"), load32("flags")
         return SlotUsage(
             memory_bytes=load64("memory_bytes"),
             memory_pending=load64("memory_pending"),
@@ -268,14 +270,15 @@ class UsagePage(_Page):
             waiting=load32("waiting"),
             inflight=load32("inflight"),
             drained=load32("drained"),
-            dependent=bool(load32("flags") & lib.GS_SLOT_DEPENDENT),
+            dependent=bool(flags & lib.GS_SLOT_DEPENDENT),
             movable_bytes=load64("movable_bytes"),
             hosted_bytes=load64("hosted_bytes"),
             clean_bytes=load64("clean_bytes"),
             copied_bytes=load64("copied_bytes"),
-            residency=load32("residency"),
+            residency=residency,
             move=load32("move"),
-            wants=bool(load32("flags") & lib.GS_SLOT_WANTS),
+            wants=bool(flags & lib.GS_SLOT_WANTS),
+            returns=bool(flags & lib.GS_SLOT_RETURNS),
         )
 
     def fixed(self, index: int) -> dict[Fixed, int]:

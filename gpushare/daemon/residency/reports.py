@@ -86,6 +86,12 @@ def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
     return {reason: held for reason, held in [*known.items(), (DRIVERS, size)] if held}
 
 
+def returned(live: Live) -> bool:
+    """Whether processes of a grant whose memory is away have come back by themselves, or are about to."""
+    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []
+    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in said)
+
+
 def fixed_now(live: Live) -> str:
     """The same in words."""
     said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []

@@ -16,6 +16,7 @@ bool gs_passage_start(void) {
   uint32_t word = __atomic_load_n(&state->limits->device[0].residency, __ATOMIC_ACQUIRE);
   /* a process that joins a grant whose memory is away has none, but no room for any either */
   passage->state = (word & ((1u << GS_RESIDENCY_SHIFT) - 1)) == GS_HOSTED ? GS_AWAY : GS_OPEN;
+  passage->word = word;
   state->passage = passage;
   return true;
 }

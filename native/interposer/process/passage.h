@@ -33,6 +33,7 @@ struct gs_passage {
   uint32_t unseen; /* 1: work was submitted into a stream that has no place, so nobody knows when it ends */
   uint32_t piece;  /* lock: held by the mover while it copies a piece ahead */
   uint32_t launch_lock;
+  uint32_t word; /* the residency word that `state` began with, for the mover; constant */
   struct gs_launch_word launch[GS_LAUNCH_WORDS];
 };
 

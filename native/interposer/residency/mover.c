@@ -208,17 +208,48 @@ static bool hears_wish(void) {
   return true;
 }
 
+/* The daemon's heartbeat, when it last changed, and when that was looked at. */
+struct heard {
+  uint32_t beat;
+  uint64_t at, looked;
+};
+
+/* Whether there has been no daemon for ALONE_NS. The gate's `local` says so only to a program that submits. */
+static bool is_alone(struct heard *heard, uint64_t now) {
+  uint32_t beat = __atomic_load_n(&gs_process->limits->heartbeat, __ATOMIC_RELAXED);
+  /* after a long stop of this process, or of the machine, the last beat is old because of that */
+  if (beat != heard->beat || now - heard->looked >= ALONE_NS)
+    *heard = (struct heard){.beat = beat, .at = now};
+  heard->looked = now;
+  return now - heard->at >= ALONE_NS;
+}
+
+/* Whether a daemon that has not heard of this process has the grant. */
+static bool daemon_is_new(void) {
+  return __atomic_load_n(&gs_process->limits->daemon_epoch, __ATOMIC_SEQ_CST) !=
+         __atomic_load_n(&gs_process->daemon_epoch, __ATOMIC_ACQUIRE);
+}
+
+/* Without a daemon, into room that is still free. It is said before it is looked at once more: a daemon writes its epoch
+ * before it reads what is said, so one that starts meanwhile counts the room as taken. */
+static void come_back_alone(void) {
+  uint32_t word = word_now();
+  __atomic_fetch_or(&slot()->flags, GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
+  if (!daemon_is_new() && __atomic_load_n(&limits()->room, __ATOMIC_SEQ_CST) && come_back(word))
+    acknowledge(word, GS_MOVED);
+  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
+}
+
 /* A call waits for memory that is hosted: the daemon hears of it, or, where there is none and the room is still free, the
  * memory comes back by itself. */
-static void hear_wishes(uint64_t now, uint64_t *told, uint64_t *alone) {
-  bool local = gs_time() && __atomic_load_n(&gs_time()->device[ORDINAL].local, __ATOMIC_ACQUIRE);
-  *alone = local ? (*alone ? *alone : now) : 0;
+static void hear_wishes(uint64_t now, uint64_t *told, struct heard *heard) {
+  bool alone = is_alone(heard, now);
   if (state() != GS_AWAY || !hears_wish()) {
     *told = 0;
     return;
   }
-  if (*alone && now - *alone >= ALONE_NS && __atomic_load_n(&limits()->room, __ATOMIC_ACQUIRE)) {
-    come_back(word_now());
+  if (alone && __atomic_load_n(&limits()->room, __ATOMIC_ACQUIRE)) {
+    come_back_alone();
   } else if (*told == 0 || now - *told >= LOOK_AGAIN_NS) {
     *told = now;
     gs_daemon_look();
@@ -227,7 +258,8 @@ static void hear_wishes(uint64_t now, uint64_t *told, uint64_t *alone) {
 
 static void *mover_thread(void *unused) {
   struct quiet quiet = {0, 0};
-  uint64_t told = 0, alone = 0;
+  struct heard heard = {0};
+  uint64_t told = 0;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   (void)unused;
   prctl(PR_SET_NAME, "gpushare-mover");
@@ -243,7 +275,7 @@ static void *mover_thread(void *unused) {
     } else if (meant(word) == GS_PREPARED)
       copy_ahead(&quiet, now);
     gs_fixed_publish(&mover()->told, now);
-    hear_wishes(now, &told, &alone);
+    hear_wishes(now, &told, &heard);
     tell_again();
     gs_latch_drop(&mover()->driving);
     struct gs_futex_waiter either[] = {gs_waits_for(&limits()->residency, word, true),
@@ -274,7 +306,7 @@ bool gs_mover_start(void) {
   fresh = gs_passage() ? gs_private_map(sizeof *fresh) : NULL;
   if (!fresh)
     return false;
-  fresh->word = word_now();
+  fresh->word = gs_passage()->word; /* it may have changed while the driver was initialised */
   fresh->owes = meant(fresh->word) == GS_HOSTED;
   if (!__atomic_compare_exchange_n(&gs_process->mover, &own, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     munmap(fresh, sizeof *fresh);

@@ -1,6 +1,7 @@
 """Programs of gpushare run whose memory is moved: by the simulator's books it leaves the device and comes back."""
 
 import pytest
+from memory import moving
 from run.movedprogram import MovedProgram
 from run.waiting import until
 
@@ -102,6 +103,26 @@ def test_a_program_that_is_away_outlives_the_daemon(daemon, client):
         until(lambda: client.node()["host_pool"]["used"] == 0, "and has nothing in host memory")
     finally:
         program.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("back", ["before", "after"])
+def test_without_a_daemon_it_comes_back_by_itself(daemon, back):
+    """A daemon that starts before it is back counts its room as taken, although nothing has arrived yet."""
+    program = MovedProgram(daemon).suspended()
+    program.do(moving.AWAY)
+    program.do("hold = holds.Hold('cuMemMap', holds.AFTER)")
+    daemon.kill()
+    program.do("thread = start(lambda: d.cuMemcpyDtoH(bytearray(9), a, 9))")
+    assert program.get("hold.stopped(40)")
+    if back == "before":
+        daemon.start()
+        assert program.where == "resuming"
+    program.do("hold.release(); thread.join()")
+    if back == "after":
+        daemon.start()
+    program.is_whole()
+    program.end()
 
 
 def test_people_are_told_what_stays_and_why(daemon, client):

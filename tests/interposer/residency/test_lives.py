@@ -8,7 +8,8 @@ import pytest
 from memory.moving import AWAY, MIB, filled, held, same
 from pages.handmade import Simulator
 from pages.lending import Lender
-from run.interposed import Interpose
+from run.interposed import Interpose, Spawner
+from run.simworker import Worker
 from run.waiting import until
 
 from gpushare._native import lib
@@ -92,6 +93,36 @@ def test_what_ends_while_it_is_away_is_waited_for(
     assert same(worker, "b")
     assert worker.charged() < before
     assert worker.charged() == held(sim, worker)
+
+
+@pytest.mark.parametrize("first", [lib.GS_HOSTED, lib.GS_RESIDENT])
+def test_a_word_that_changes_before_the_driver_is_initialised(sim: Simulator, lender: Lender, first: int) -> None:
+    """The process has joined, and nothing in it moves memory yet."""
+    then = lib.GS_RESIDENT if first == lib.GS_HOSTED else lib.GS_HOSTED
+    if first == lib.GS_HOSTED:
+        lender.want(first)
+    worker = Worker(Spawner(sim, lender))
+    worker.do("""
+        d.cuDriverGetVersion()
+        from memory import holds
+        begins = holds.Operation(lambda: ok(d.cuInit(0)))
+        hold = holds.Hold("cuInit", holds.BEFORE, begins.native_id)
+        begins.go()
+    """)
+    assert worker.get("hold.stopped(20)")
+    word = lender.want(then)
+    worker.do("hold.release(); begins.result('cuInit')")
+    assert lender.carried_out(word) == lib.GS_MOVED
+    worker.do("""
+        needs = holds.Operation(lambda: (context(0), ok(d.cuMemAlloc(4 << 20))))
+        needs.go()
+    """)
+    if then == lib.GS_HOSTED:
+        until(lambda: lender.wants, "it waits for room")
+        assert lender.resume() == lib.GS_MOVED
+    worker.do("needs.result('an allocation')")
+    worker.end()
+    worker.process.stdout.close()
 
 
 def test_a_stopped_process_sees_what_is_wanted_when_it_goes_on(
