@@ -53,7 +53,8 @@ class Ahead:
 
     def _counts(self, live: Live) -> bool:
         now = live.record.residency
-        return live.asked.lends and live.record.phase is Phase.ACTIVE and now.where is Where.RESIDENT
+        runs = live.record.phase is Phase.ACTIVE or now.ahead  # copies of one whose processes have ended are to go
+        return live.asked.lends and runs and now.where is Where.RESIDENT
 
 
 def _seen(live: Live) -> Seen:

@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 
 _REST = 5
 """A grant is not looked at for as many times as long as the last look took."""
+_REST_MOST_S = 1.0
 _AGAIN_S = 1.0
-"""Between two looks for room, in addition to those when some may have become free."""
+"""Between two looks at a move, or for room, in addition to those when something has changed."""
 OUTCOMES = ("moved", "failed", "refused")
 """How a suspend ends; those that are refused have not begun."""
 WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -123,7 +124,9 @@ class Residency:
         """
         try:
             self._check(live)
-            movable = sum(one.movable_bytes for one in reports.processes(live))
+            movable = reports.sums(live).movable_bytes
+            if cannot is not None and live.record.residency.where is Where.SUSPENDED:
+                raise RefusedError("it is in host memory already, and what it still has on loan cannot be moved")  # noqa: TRY301
             if cannot is not None:
                 self._cannot[live.id] = cannot
             self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable, reports.fixed_now(live)))
@@ -167,7 +170,7 @@ class Residency:
             loop = asyncio.get_running_loop()
             began = loop.time()
             self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live)))
-            self._rests[live.id] = loop.time() + _REST * (loop.time() - began)
+            self._rests[live.id] = loop.time() + min(_REST_MOST_S, _REST * (loop.time() - began))
 
     def placed(self) -> None:
         """Called when a grant takes room, before that is written: processes of suspended grants must not come back to
@@ -207,8 +210,8 @@ class Residency:
                 self._reserve(live, least, is_needed=False)
             if not live.asked.lends or live.limits is None:
                 continue
-            word, said = live.limits.residency(ORDINAL), reports.processes(live)
-            came = live.limits.room(ORDINAL) and any(one.movable_bytes > one.hosted_bytes for one in said)
+            word = live.limits.residency(ORDINAL)
+            came = live.limits.room(ORDINAL) and reports.returned(live)
             hosted, now = reports.is_hosted(word), time.monotonic_ns()
             ahead = reports.is_prepared(word)
             self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came, ahead), starting=True)
@@ -236,9 +239,14 @@ class Residency:
             log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
-        for step in steps:
-            self._step(live, step)
-        self._set_timer(live)
+        try:
+            for step in steps:
+                self._step(live, step)
+        finally:
+            self._set_timer(live)
+        if before.back and after.where is before.where and not after.back:
+            self._wanted_ns.pop(live.id, None)
+            self.recall.is_back(live)
         if any(isinstance(step, policy.AskRoom) for step in steps):
             self._find_room(live)
         elif after.where is not before.where:
@@ -268,7 +276,7 @@ class Residency:
                 self._release(live)
             case policy.Count(hosted):
                 [place] = live.record.places
-                self._transitions.move(live, [replace(place, hosted_bytes=hosted)])
+                self._transitions.move(live, [replace(place, hosted_bytes=min(hosted, place.memory_bytes))])
             case policy.Write(hosted, ahead):
                 self._write(live, Word.HOSTED if hosted else Word.PREPARED if ahead else Word.RESIDENT)
             case policy.Tell(news):
@@ -314,6 +322,8 @@ class Residency:
             self.suspends[now.by, "moved"] += 1
             text = f"{format_size(now.hosted_bytes)} of its memory are in host memory now"
             self._decide(live, text)
+            if cannot is not None and (rest := live.record.places[ORDINAL].on_loan_bytes):
+                cannot(f"{text}, and {format_size(rest)} of what it has on loan cannot be moved")
         elif news is News.FAILED:
             self.suspends[now.by, "failed"] += 1
             self._decide(live, f"its memory stays on the device: {now.why}")
@@ -356,7 +366,7 @@ class Residency:
             return
         delay = None
         if now.deadline_ns is not None:
-            delay = max(0, now.deadline_ns - time.monotonic_ns()) / 1e9
+            delay = min(_AGAIN_S, max(0, now.deadline_ns - time.monotonic_ns()) / 1e9)
         elif now.back:
             delay = _AGAIN_S
         if delay is not None:

@@ -134,6 +134,8 @@ class SegmentDesk:
         unwritten, self._unwritten = self._unwritten, []
         for passing in unwritten:
             self._take_back(passing)
+        if unwritten:
+            self._changed()
 
     def adopt(self, record: MemberRecord) -> None:
         """Counts what a process has had since before the daemon was started again."""

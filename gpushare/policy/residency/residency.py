@@ -230,7 +230,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
     if now.where is Where.SUSPENDED:
         if not event.hold or now.hold:
             return now, ()
-        return replace(now, hold=True, back=False), (Record(),)
+        return replace(now, hold=True, back=False, waits=""), (Record(),)
     if now.where is Where.SUSPENDING:
         held = now if now.hold or not event.hold else replace(now, hold=True)
         return held, () if held == now else (Record(),)
@@ -307,12 +307,18 @@ def _look(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps
         case Where.SUSPENDING:
             return _look_suspending(now, event, move_ns)
         case Where.SUSPENDED:
-            wanted = any(one.wants for one in event.processes) and not now.hold
+            wanted = any(one.wants or _is_not_away(one, now) for one in event.processes) and not now.hold
             if now.back or wanted or not event.processes:
                 return replace(now, back=True, hold=False, woken=now.woken or wanted), (AskRoom(),)
             return now, ()
         case Where.RESUMING:
             return _look_resuming(now, event, move_ns)
+
+
+def _is_not_away(one: Process, now: Residency) -> bool:
+    """Whether a process of a suspended grant could not leave after all, having had nothing to move at first, or has
+    come back by itself."""
+    return one.epoch == now.epoch and (bool(one.failed) or one.movable_bytes > one.hosted_bytes)
 
 
 def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
@@ -343,7 +349,7 @@ def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residen
     if now.deadline_ns is not None and event.now_ns < now.deadline_ns:
         return waiting, ()
     waiting = replace(waiting, deadline_ns=event.now_ns + move_ns)
-    if stuck is None or stuck.trying:
+    if stuck is not None and stuck.trying:
         return waiting, ()
     return replace(waiting, epoch=now.epoch + 1), (Record(), Write(hosted=False))
 

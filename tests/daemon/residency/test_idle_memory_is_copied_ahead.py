@@ -40,3 +40,14 @@ def test_an_idle_program_is_copied_ahead(node):
         until(lambda: node.client.node()["host_pool"]["used"] == 0, "what has nothing to move has no copy")
     finally:
         program.close()
+
+
+def test_a_copy_goes_with_the_processes_that_had_it(node):
+    kept = node.client.create(memory=1 << 30, time=50, device=0, idle_memory="lend", keep=True)["id"]
+    program = node.spin("1GiB", "50%", grant=kept)
+    program.tell("alloc 64MiB")
+    until(lambda: node.client.node()["host_pool"]["used"] == 64 * MIB, "it is copied ahead")
+    program.close()
+    until(lambda: node.client.node()["host_pool"]["reserved"] == 0, "nothing is reserved for it")
+    assert node.client.grant(kept)["phase"] == "bound"
+    node.client.release(kept)

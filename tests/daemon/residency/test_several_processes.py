@@ -67,6 +67,36 @@ def test_one_that_ends_is_waited_for_no_more(client, notebook, kept):
     first.comes_to("resident")
 
 
+def test_what_they_say_together_is_at_most_their_limit(client, notebook, kept):
+    """Else a grant whose processes lie has a negative room, which is others'."""
+    other = client.create(memory=2 * GIB, time=0, device=0)["id"]
+    liars = [notebook(grant=kept) for _ in range(3)]
+    for one in liars:
+        one(f"hold 0 {7 * GIB}")
+    client.suspend(kept)
+    assert client.node()["host_pool"]["reserved"] == 8 * GIB
+    for one in liars:
+        one("carry")
+    liars[0].comes_to("suspended")
+    assert client.devices()[0]["guaranteed"]["memory"] == 2 * GIB
+    assert hosted(client, kept) == 8 * GIB
+    client.release(other)
+
+
+def test_one_that_refuses_late_brings_all_back(client, notebook, kept):
+    """It has nothing to move, so nobody waited for it; but it works, and could not go on."""
+    first, second = notebook(grant=kept), notebook(grant=kept)
+    first(f"hold 0 {3 * GIB}")
+    second(f"hold {GIB} 0")
+    client.suspend(kept)
+    first("carry")
+    first.comes_to("suspended")
+    second(f"refuse {lib.GS_MOVE_WORKING}")
+    first.comes_to("resuming")
+    first("follow")
+    first.comes_to("resident")
+
+
 def test_a_kept_grant_whose_processes_have_ended_waits_for_its_room(daemon, client, notebook, kept):
     rest = client.create(memory=8 * GIB, time=0, device=0)["id"]
     first = notebook(grant=kept)

@@ -194,6 +194,36 @@ def test_what_it_left_is_only_lent(daemon, client, notebook):
     borrower.wait(20)
 
 
+def test_who_is_held_wants_nobodys_room_any_more(daemon, client, notebook):
+    one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
+    loan = {"borrow_memory": "8GiB", "max_rung": "evict", "grace": "30"}
+    _, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", **loan)
+    one("wants")
+    until(lambda: client.grant(borrowed)["eviction"], "its borrower is asked to go")
+    assert one.shown["residency"]["waits"]
+    client.suspend(one.id, hold=True)
+    until(lambda: client.grant(borrowed)["eviction"] is None, "it may stay")
+    assert one.shown["residency"]["waits"] == ""
+    assert not one.shown["residency"]["wanted"]
+    client.release(borrowed)
+
+
+def test_a_borrower_that_cannot_give_back_enough_is_asked_to_go_at_once(daemon, client, notebook):
+    client.set_tenant("owner", {"memory": 12 * GIB})
+    client.set_tenant("second", {"memory": 19 * GIB})
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="evict", grace="30")
+    one.holds(fixed=GIB, movable=GIB)
+    one("follow")
+    wanted = daemon.cli_begun(
+        "run", "--tenant=owner", "--memory=12GiB", "--time=0", "--gpu=0", "--wait=60", "--", "true"
+    )
+    until(lambda: (one.shown["eviction"] or {}).get("rung") == "evict", "it is asked to go")
+    assert one.where == "suspended"
+    assert "on loan cannot be moved" in daemon.log.read_text()
+    client.release(one.id)
+    wanted.communicate(timeout=60)
+
+
 def test_without_a_daemon_it_may_come_back_only_to_room_that_is_free(daemon, client, notebook):
     def room():
         with LimitsPage.open(daemon.layout.grants / one.id / "self" / "limits", writable=False) as page:

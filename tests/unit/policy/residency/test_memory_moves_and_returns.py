@@ -318,3 +318,25 @@ def test_programs_get_on_however_often_somebody_suspends_them() -> None:
     ):
         assert advance(there, other, MOVE_NS)[0].where is Where.SUSPENDING
     assert advance(coming, Suspend(5, By.RUNG, False, 8), MOVE_NS)[0].where is Where.SUSPENDING
+
+
+def test_a_process_that_is_not_away_brings_the_others_back() -> None:
+    """It had nothing to move when the others left, and its launches now wait for a lease that nobody gets."""
+    one = Process(1, 3, movable_bytes=4, hosted_bytes=4)
+    assert advance(away(), Looked(5, (one, Process(2, 3))), MOVE_NS) == (away(), ())
+    for other in (Process(2, 3, failed="work is waiting"), Process(2, 3, movable_bytes=4)):
+        assert advance(away(), Looked(5, (one, other)), MOVE_NS)[1] == (policy.AskRoom(),)
+        assert advance(away(hold=True), Looked(5, (one, other)), MOVE_NS) == (away(hold=True), ())
+
+
+def test_who_is_held_waits_for_nothing() -> None:
+    waits = away(back=True, waits="b has its room")
+    assert advance(waits, Suspend(5, By.PERSON, True, 4), MOVE_NS) == (away(hold=True), (policy.Record(),))
+
+
+def test_processes_are_told_again_where_none_has_answered() -> None:
+    coming, _ = advance(away(back=True), policy.Room(0), MOVE_NS)
+    silent = Process(1, coming.epoch - 1, movable_bytes=4, hosted_bytes=4)
+    assert advance(coming, Looked(1, (silent,)), MOVE_NS) == (coming, ())
+    again, steps = advance(coming, Looked(coming.deadline_ns or 0, (silent,)), MOVE_NS)
+    assert (again.epoch, steps) == (coming.epoch + 1, (policy.Record(), policy.Write(hosted=False)))
