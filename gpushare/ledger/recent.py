@@ -30,6 +30,8 @@ Change = Callable[[sqlite3.Connection, int], object]
 
 KEPT_MAX = 50_000
 """Most ended grants, and most of their periods, that wait for the disk: some 100 MB, which is days of a busy node."""
+_FULL = 1
+"""Of auto_vacuum."""
 _CHECK_EVERY = 1000
 """How many changes are made between two checks of KEPT_MAX."""
 
@@ -262,7 +264,7 @@ class Recent:
         except FailedError as error:
             log.warning("%s: what can be read of it is in memory", error)
             with contextlib.suppress(sqlite3.Error):
-                _rescue(connect(path, "?mode=ro&immutable=1"), self._db)
+                _rescue(_to_read(path), self._db)
 
     def return_to_tmpfs(self) -> None:
         """Goes on on tmpfs, where that is possible again. Until then the older database stays there, unless the file
@@ -276,6 +278,8 @@ class Recent:
             try:
                 with contextlib.closing(_on_tmpfs(fresh)) as db:
                     self._db.backup(db)
+                    # Fails where there is room for SQLite's log alone. The end of a connection says nothing of that.
+                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 _remove(self._path)
                 fresh.rename(self._path)
             except BaseException:
@@ -304,12 +308,26 @@ def _on_tmpfs(path: Path) -> sqlite3.Connection:
     return _prepared(connect(path, "?vfs=unix-none"))
 
 
+def _to_read(path: Path) -> sqlite3.Connection:
+    """Opens what an earlier run left, with its log unless that is damaged."""
+    db = connect(path, "?mode=ro&vfs=unix-none")
+    try:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("SELECT 1 FROM grants").fetchone()
+    except sqlite3.Error:
+        db.close()
+        return connect(path, "?mode=ro&immutable=1")
+    return db
+
+
 def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
     found = ""
     try:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:  # it writes, and there may be no room for that
+            db.execute("PRAGMA auto_vacuum = FULL")
         db.executescript(
-            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA auto_vacuum = FULL; PRAGMA journal_mode = WAL;"
-            f"PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250; BEGIN; {_SCHEMA} COMMIT;"
+            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250; BEGIN; {_SCHEMA} COMMIT;"
         )
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     finally:

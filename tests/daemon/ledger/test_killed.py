@@ -1,5 +1,6 @@
 """What is saved survives a kill at any moment, is in the file exactly once, and no caller waits for the disk."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -200,6 +201,44 @@ def tmpfs(tmp_path):
         pytest.skip("needs the right to mount")
     yield tmp_path / "tmpfs"
     subprocess.run(["umount", "-l", tmp_path / "tmpfs"], check=True)
+
+
+@pytest.mark.parametrize("pages", range(4, 60, 4))
+def test_it_returns_to_tmpfs_whole_or_not_at_all(tmpfs, pages):
+    """However much room there is: enough for the log of SQLite and not for the database, too."""
+    recent = Recent(tmpfs)
+    for number in range(10):
+        recent.save(row(f"g-{number}", state="x" * 300))
+    ballast = tmpfs / "ballast"
+    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    for number in range(10, 20):
+        recent.save(row(f"g-{number}", state="x" * 300))
+    assert not recent.on_tmpfs
+    os.truncate(ballast, max(0, ballast.stat().st_size - pages * 4096))
+    recent.return_to_tmpfs()
+    shutil.copytree(tmpfs, tmpfs.parent / "killed")
+    (tmpfs.parent / "killed" / "ballast").unlink()
+    left = {row.id for row in Recent(tmpfs.parent / "killed").open()}
+    assert left >= {f"g-{number}" for number in range(20 if recent.on_tmpfs else 10)}
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_what_a_full_tmpfs_has_is_read_at_the_next_start(tmpfs, monkeypatch, opens):
+    """Grants that run are in there, and nowhere else. `opens`: whether SQLite can open it for changes."""
+    recent = Recent(tmpfs / "run")
+    for number in range(10):
+        recent.save(row(f"g-{number}", state="x" * 300))
+    shutil.copytree(tmpfs / "run", tmpfs / "killed")
+    with open(tmpfs / "ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    if not opens:
+        monkeypatch.setattr(recents, "_FULL", -1)
+    again = Recent(tmpfs / "killed")
+    assert again.on_tmpfs == opens
+    assert len(again.open()) == 10
 
 
 def test_while_tmpfs_is_full_rows_are_in_memory(tmpfs):
