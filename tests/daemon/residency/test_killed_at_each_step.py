@@ -2,13 +2,17 @@
 killed or stopped. Judged by the simulator's books, the pool's, and every byte. docs/concepts/inside/memory-moves.md has
 the outcomes."""
 
+import contextlib
 import os
 import signal
 
 import pytest
+from machine import freezer
 from run.movedprogram import AWAY, IN, OUT, MovedProgram, helpers, pool_is_empty
 from run.running import alive
 from run.waiting import until
+
+from gpushare.enforce import cgroup
 
 ASKING, WAITING, COPIED, UNMAPPED = OUT[0], OUT[2], OUT[4], OUT[6]
 MAPPED, FILLED = IN[2], IN[4]
@@ -115,12 +119,34 @@ def test_the_helpers_of_the_pool_are_killed(daemon, client, program, step):
     program.is_whole()
 
 
-@pytest.mark.parametrize("step", steps(WAITING))
-def test_the_program_is_stopped(daemon, client, program, step):
+@contextlib.contextmanager
+def stopped(program):
+    os.kill(program.pid, signal.SIGSTOP)
+    yield
+    os.kill(program.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def frozen(program):
+    """Its cgroup is, as a container engine does it."""
+    group = cgroup.of_process(program.pid)
+    assert group is not None
+    freezer.freeze(group)
+    until(lambda: freezer.frozen(group), "all of it has stopped")
+    yield
+    freezer.thaw(group)
+
+
+STOPS = [pytest.param(*one.values, stopped, id=one.id, marks=one.marks) for one in steps(WAITING)]
+FREEZES = [pytest.param(one, frozen, id=f"{one}-frozen", marks=pytest.mark.slow) for one in (COPIED, AWAY, FILLED)]
+
+
+@pytest.mark.parametrize(("step", "way"), [*STOPS, *FREEZES])
+def test_the_program_is_stopped(daemon, client, program, step, way):
     """It is called back, whatever of it had left; once it goes on it has everything. The daemon gets its short patience
     only when the program is stopped, so that nobody who is merely slow is called back."""
-    with ready(program, step).at(step):
-        os.kill(program.pid, signal.SIGSTOP)
+    with ready(program, step).at(step), contextlib.ExitStack() as goes_on:
+        goes_on.enter_context(way(program))
         with daemon.configured("move_seconds = 60", "move_seconds = 0.3"):
             if step is AWAY:
                 client.resume(program.id)
@@ -128,7 +154,7 @@ def test_the_program_is_stopped(daemon, client, program, step):
             elif step.hosted:
                 program.comes_to("resuming", "resident")
                 assert "not all of its processes answered in time" in program.shown["residency"]["why"]
-            os.kill(program.pid, signal.SIGCONT)
+            goes_on.close()
             program.goes_on(step)
             program.is_whole()
             daemon.end_children()

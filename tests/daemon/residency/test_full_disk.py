@@ -1,0 +1,45 @@
+"""The daemon's disk is full while memory moves: it moves all the same, and nothing of it is lost."""
+
+import contextlib
+import subprocess
+
+import pytest
+from run.movedprogram import MovedProgram
+
+
+@pytest.fixture
+def node(make_daemon, tmp_path):
+    """A daemon whose state directory is a disk of 16 MiB."""
+    home, config = tmp_path / "node", tmp_path / "gpushare.toml"
+    home.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "none", home], check=False).returncode:
+        pytest.skip("needs the right to mount")
+    config.write_text('[memory]\nhost_pool = "1GiB"\nmove_seconds = 60\n')
+    made = make_daemon("--simulate", "1x16GiB", "--config", str(config), directory=home).start()
+    yield made
+    made.end()
+    subprocess.run(["umount", "-l", home], check=True)
+
+
+def filled(directory):
+    ballast = directory / "ballast"
+    with open(ballast, "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_program_is_whole_after_a_full_disk(node, killed):
+    program = MovedProgram(node)
+    ballast = filled(node.layout.socket.parents[1])
+    program.suspended()
+    if killed:
+        node.kill()
+        node.start()
+        program.comes_to("suspended", "resident")
+    ballast.unlink()
+    node.client.resume(program.id)
+    print(program.shown, program.held, program.pid, node.books(), node.log.read_text()[-3000:])
+    program.is_whole()
+    program.end()
