@@ -36,7 +36,9 @@ _REST = 5
 """A grant is not looked at for as many times as long as the last look took."""
 _REST_MOST_S = 1.0
 _AGAIN_S = 1.0
-"""Between two looks at a move, or for room, in addition to those when something has changed."""
+"""Between two looks at a grant whose memory is not where it is to stay, in addition to those when room may have become
+free and when a process says that its words have changed: one that is out of descriptors, or in another root directory,
+cannot say so."""
 OUTCOMES = ("moved", "failed", "refused")
 """How a suspend ends; those that are refused have not begun."""
 WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -362,14 +364,10 @@ class Residency:
     def _set_timer(self, live: Live) -> None:
         self._stop_timer(live.id)
         now = live.record.residency
-        if self._closed:
-            return
-        delay = None
-        if now.deadline_ns is not None:
-            delay = min(_AGAIN_S, max(0, now.deadline_ns - time.monotonic_ns()) / 1e9)
-        elif now.back:
+        if now.where is not Where.RESIDENT and not self._closed:
             delay = _AGAIN_S
-        if delay is not None:
+            if now.deadline_ns is not None:
+                delay = min(delay, max(0, now.deadline_ns - time.monotonic_ns()) / 1e9)
             self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live)
 
     def _clock(self, live: Live) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from memory import moving
-from run.movedprogram import MovedProgram
+from run.movedprogram import SIZES, MovedProgram
 from run.waiting import until
 
 from gpushare.errors import CannotMoveError
@@ -142,4 +142,13 @@ def test_people_are_told_what_stays_and_why(daemon, client):
     why = "none of its memory can be moved: .*32MiB in memory pools and graphs, .* in blocks of up to 1MiB"
     with pytest.raises(CannotMoveError, match=why):
         client.suspend(program.id)
+    program.end()
+
+
+def test_a_program_that_cannot_reach_the_daemon_has_its_memory_back(daemon, tmp_path):
+    """The socket is not in its root directory any more."""
+    program = MovedProgram(daemon).suspended()
+    program.do(f"os.chroot({str(tmp_path)!r})")
+    assert [name for name in SIZES if not moving.same(program, name)] == []
+    program.comes_to("resident")
     program.end()
