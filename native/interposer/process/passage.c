@@ -39,6 +39,8 @@ static void end_watch(struct gs_passage *passage) {
 
 void gs_memory_wanted(struct gs_passage *passage) {
   uint32_t *flags = &gs_process->slot->device[0].flags;
+  if (__atomic_load_n(&passage->last, __ATOMIC_ACQUIRE) == &gs_self)
+    __atomic_store_n(&passage->last_wants, 1, __ATOMIC_RELEASE);
   if (!(__atomic_fetch_or(flags, GS_SLOT_WANTS, __ATOMIC_SEQ_CST) & GS_SLOT_WANTS))
     gs_mover_call(passage);
 }

@@ -26,12 +26,14 @@ struct __attribute__((aligned(64))) gs_launch_word {
 enum { GS_LAUNCH_WORDS = 1024 };
 
 struct gs_passage {
-  uint32_t state;  /* futex; enum gs_passage_state. Written by the mover, except that a passer may end GS_WATCHED */
-  uint32_t inside; /* number of threads inside */
-  uint32_t wants;  /* threads that wait for hosted memory */
-  uint32_t calls;  /* futex of the mover: + 1 when there is something for it to do */
-  uint32_t unseen; /* 1: work was submitted into a stream that has no place, so nobody knows when it ends */
-  uint32_t piece;  /* lock: held by the mover while it copies a piece ahead */
+  uint32_t state;      /* futex; enum gs_passage_state. Written by the mover, except that a passer may end GS_WATCHED */
+  uint32_t inside;     /* number of threads inside */
+  uint32_t wants;      /* threads that wait for hosted memory */
+  uint32_t calls;      /* futex of the mover: + 1 when there is something for it to do */
+  uint32_t unseen;     /* 1: work was submitted into a stream that has no place, so nobody knows when it ends */
+  uint32_t piece;      /* lock: held by the mover while it copies a piece ahead */
+  const void *last;    /* gs_self of the thread that runs exit handlers; NULL: none does */
+  uint32_t last_wants; /* 1: it has waited for hosted memory */
   uint32_t launch_lock;
   uint32_t word; /* the residency word that `state` began with, for the mover; constant */
   struct gs_launch_word launch[GS_LAUNCH_WORDS];

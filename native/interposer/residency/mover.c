@@ -38,8 +38,12 @@ static struct gs_slot_device *slot(void) { return &gs_process->slot->device[ORDI
 static const struct gs_device_limits *limits(void) { return &gs_process->limits->device[ORDINAL]; }
 static uint32_t word_now(void) { return __atomic_load_n(&limits()->residency, __ATOMIC_ACQUIRE); }
 static enum gs_residency meant(uint32_t word) { return word & ((1 << GS_RESIDENCY_SHIFT) - 1); }
-static bool stopping(void) { return __atomic_load_n(&mover()->stop, __ATOMIC_ACQUIRE); }
+static bool exiting(void) { return __atomic_load_n(&mover()->exits, __ATOMIC_ACQUIRE); }
 static uint32_t state(void) { return __atomic_load_n(&gs_passage()->state, __ATOMIC_SEQ_CST); }
+
+/* Whether the thread may call the driver. Once the program exits, the driver may tear itself down at any time, but not while
+ * a call of an exit handler waits. */
+static bool may_drive(void) { return !exiting() || __atomic_load_n(&gs_passage()->last_wants, __ATOMIC_ACQUIRE); }
 
 static void set_state(uint32_t to) {
   __atomic_store_n(&gs_passage()->state, to, __ATOMIC_SEQ_CST);
@@ -108,13 +112,14 @@ static enum gs_move go_away(uint32_t word) {
   return how;
 }
 
-/* Brings everything back; the program waits until all is there. False: the word has changed before. */
+/* Brings everything back; the program waits until all is there. False: the word has changed before, or the program
+ * exits. */
 static bool come_back(uint32_t word) {
   bool told = false;
   if (state() == GS_OPEN || state() == GS_WATCHED)
     return true;
   set_state(GS_MOVING);
-  while (!stopping() && word_now() == word) {
+  while (may_drive() && word_now() == word) {
     enum gs_move how = gs_move_in(ORDINAL);
     if (how == GS_MOVED) {
       open_again();
@@ -128,6 +133,8 @@ static bool come_back(uint32_t word) {
     gs_nap(soon ? SOON_NS : AGAIN_NS);
     gs_latch_take(&mover()->driving);
   }
+  if (exiting())
+    stay_away();
   return false;
 }
 
@@ -151,6 +158,15 @@ static void carry_out(uint32_t word) {
   acknowledge(word, how);
   if (meant(word) == GS_RESIDENT)
     gs_host_drop(ORDINAL); /* to unpin takes long, and the program has no lease before the answer */
+}
+
+/* The program exits: nothing leaves any more, but handlers that run after stop_at_exit may use what is hosted. When it is
+ * back they go on, and the driver may end: its host memory ends with the process. */
+static void serve_exit(uint32_t word) {
+  if (word == mover()->word || meant(word) == GS_HOSTED || !may_drive() || !come_back(word))
+    return;
+  mover()->word = word;
+  acknowledge(word, GS_MOVED);
 }
 
 /* ---- ahead ---- */
@@ -264,19 +280,23 @@ static void *mover_thread(void *unused) {
   (void)unused;
   prctl(PR_SET_NAME, "gpushare-mover");
   gs_latch_take(&mover()->driving);
-  if (!stopping())
+  if (!exiting())
     gs_real.cuThreadExchangeStreamCaptureMode(&mode);
-  while (!stopping()) {
+  for (;;) {
     uint32_t calls = __atomic_load_n(&gs_passage()->calls, __ATOMIC_ACQUIRE), word = word_now();
-    uint64_t now = gs_now(), wait = gs_movable_settle() ? SETTLE_NS : TICK_NS;
-    if (word != mover()->word) {
+    uint64_t now = gs_now(), wait = !exiting() && gs_movable_settle() ? SETTLE_NS : TICK_NS;
+    if (exiting()) {
+      serve_exit(word);
+    } else if (word != mover()->word) {
       carry_out(word);
       quiet.since = 0;
-    } else if (meant(word) == GS_PREPARED)
+    } else if (meant(word) == GS_PREPARED) {
       copy_ahead(&quiet, now);
+    }
     gs_fixed_publish(&mover()->told, now);
     hear_wishes(now, &told, &heard);
-    tell_again();
+    if (!exiting())
+      tell_again();
     gs_latch_drop(&mover()->driving);
     struct gs_futex_waiter either[] = {gs_waits_for(&limits()->residency, word, true),
                                        gs_waits_for(&gs_passage()->calls, calls, false)};
@@ -284,19 +304,22 @@ static void *mover_thread(void *unused) {
       gs_futex_wait(&limits()->residency, word, wait < POLL_NS ? wait : POLL_NS, true);
     gs_latch_take(&mover()->driving);
   }
-  gs_latch_drop(&mover()->driving); /* the program's end waits for it */
-  return NULL;
+  return NULL; /* never: it ends with the process */
 }
 
-/* As the gate thread's: the driver tears itself down in handlers that run after this one. */
+/* As the gate thread's: the driver tears itself down in handlers that run after this one. Others may run before that. */
 static void stop_at_exit(void) {
   struct gs_mover *own = mover();
   if (!own)
     return;
-  __atomic_store_n(&own->stop, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&gs_passage()->last, &gs_self, __ATOMIC_RELEASE);
+  __atomic_store_n(&own->exits, 1, __ATOMIC_RELEASE);
   gs_mover_call(gs_passage());
-  for (int i = 0; i < 10000 && !gs_latch_try(&own->driving); i++)
+  bool out = false;
+  for (int i = 0; i < 10000 && !(out = gs_latch_try(&own->driving)); i++)
     nanosleep(&(struct timespec){0, 100000}, NULL);
+  if (out)
+    gs_latch_drop(&own->driving);
 }
 
 bool gs_mover_start(void) {

@@ -31,7 +31,7 @@ struct gs_fixed_told {
 /* The mover's own, except what is atomic. */
 struct gs_mover {
   bool failed;             /* there is no thread */
-  uint32_t stop;           /* 1: the process is exiting */
+  uint32_t exits;          /* 1: the process is exiting */
   struct gs_latch driving; /* held while the thread calls the driver */
   uint32_t word;           /* the residency word that was carried out, or refused */
   bool owes;               /* the daemon does not know yet what is in the slot */

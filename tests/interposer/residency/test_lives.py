@@ -219,3 +219,25 @@ def test_a_program_that_closes_every_descriptor_has_its_memory_back(lender: Lend
     """)
     assert lender.resume() == lib.GS_MOVED
     assert same(worker, "a")
+
+
+def test_an_exit_handler_has_its_memory_back(lender: Lender, interpose: Interpose) -> None:
+    """It was registered before the driver was there, and so runs after those of the interposer."""
+    before = """
+        import ctypes, threading
+        libc = ctypes.CDLL(None)
+        @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
+        def last(status, unused):
+            ok(d.cuCtxSetCurrent(ctx))
+            print("whole" if get(a, len(a_bytes)) == a_bytes else "lost", flush=True)
+        libc.on_exit(last, None)
+    """
+    worker = interpose(lender, before=before)
+    filled(worker, "a", 3 * MIB, 1)
+    assert lender.suspend() == lib.GS_MOVED
+    worker.do("threading.Thread(target=libc.exit, args=(0,)).start()")
+    until(lambda: lender.wants, "the handler waits for it")
+    assert lender.resume() == lib.GS_MOVED
+    assert worker.process.stdout is not None
+    assert worker.process.stdout.readline() == "whole\n"
+    assert worker.process.wait(20) == 0
