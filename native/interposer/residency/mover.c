@@ -191,7 +191,8 @@ static void copy_ahead(struct quiet *quiet, uint64_t now) {
     return;
   quiet->since = 0; /* where there is no host memory, it is asked for again only after a while */
   gs_move_forget();
-  if (gs_move_prepare(ORDINAL) != GS_MOVED ||
+  /* others change memory unseen, which may go on while the copies are there, and then end */
+  if (gs_others_use_memory() || gs_move_prepare(ORDINAL) != GS_MOVED ||
       !__atomic_compare_exchange_n(&gs_passage()->state, &open, GS_WATCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
     return;
   if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL, mover()->word))

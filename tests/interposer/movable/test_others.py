@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pages.lending import Lender
 from run.interposed import Interpose, Interposed
+from run.waiting import until
 
 from gpushare._native import lib
 
@@ -28,18 +29,35 @@ def moves(lender: Lender) -> bool:
     return how == lib.GS_MOVED
 
 
-def test_a_library_with_private_tables(lender: Lender, worker: Interposed, tmp_path: Path) -> None:
-    assert moves(lender)
-    shutil.copy(shutil.which("true") or "/bin/true", tmp_path / "libnvoptix.so.1")
+def map_library(worker: Interposed, directory: Path) -> None:
+    """Maps a file that has the name of one with private tables."""
+    shutil.copy(shutil.which("true") or "/bin/true", directory / "libnvoptix.so.1")
     worker.do(f"""
         import mmap
-        file = open({str(tmp_path / "libnvoptix.so.1")!r}, "rb")
+        file = open({str(directory / "libnvoptix.so.1")!r}, "rb")
         mapped = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
         file.close()
     """)
+
+
+def test_a_library_with_private_tables(lender: Lender, worker: Interposed, tmp_path: Path) -> None:
+    assert moves(lender)
+    map_library(worker, tmp_path)
     assert not moves(lender)
     worker.do("mapped.close()")
     assert moves(lender)
+
+
+def test_what_they_may_change_is_not_copied_ahead(
+    lender: Lender, worker: Interposed, interpose: Interpose, tmp_path: Path
+) -> None:
+    """Once they have gone, the copy would be taken for a current one."""
+    map_library(worker, tmp_path)
+    beside = interpose(lender)
+    beside.do(f"a = ok(d.cuMemAlloc({3 * MIB}))")
+    lender.want(lib.GS_PREPARED)
+    until(lambda: lender.slot(1).clean_bytes == 4 * MIB, "a process without them has a copy")
+    assert lender.slot(0).clean_bytes == 0
 
 
 @pytest.mark.parametrize("name", ["infiniband/uverbs0", "gdrdrv", "nvidia-fs0"])
