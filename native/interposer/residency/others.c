@@ -29,12 +29,16 @@ static bool names_one(const char *line) {
   return false;
 }
 
+/* Whether what could not be opened may have had something to see: a process that is out of descriptors has it. Without
+ * /proc nothing can be seen. */
+static bool hides(int file) { return file < 0 && errno != ENOENT; }
+
 /* No line is longer than the buffer: a path has at most 4096 bytes. */
 static bool in_mappings(void) {
   char text[8192];
   size_t have = 0;
-  bool found = false;
   int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  bool found = hides(file);
   for (ssize_t got; file >= 0 && !found && (got = read(file, text + have, sizeof text - 1 - have)) > 0;) {
     char *line = text, *end;
     have += (size_t)got;
@@ -64,8 +68,8 @@ struct entry {
 
 static bool in_files(void) {
   _Alignas(struct entry) char entries[2048];
-  bool found = false;
   int directory = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool found = hides(directory);
   for (long got; directory >= 0 && !found && (got = syscall(SYS_getdents64, directory, entries, sizeof entries)) > 0;)
     for (long at = 0; at < got && !found; at += ((struct entry *)(entries + at))->length) {
       char path[64];

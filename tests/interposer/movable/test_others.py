@@ -60,6 +60,16 @@ def test_what_they_may_change_is_not_copied_ahead(
     assert lender.slot(0).clean_bytes == 0
 
 
+def test_what_cannot_be_looked_at_may_be_there(lender: Lender, worker: Interposed, tmp_path: Path) -> None:
+    """The process is out of descriptors, and needs none to give up what is copied ahead."""
+    lender.want(lib.GS_PREPARED)
+    until(lambda: lender.slot().clean_bytes == 4 * MIB, "it is copied ahead")
+    map_library(worker, tmp_path)
+    worker.do("import resource; before = resource.getrlimit(resource.RLIMIT_NOFILE)")
+    worker.do("resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))")
+    assert not moves(lender)
+
+
 @pytest.mark.parametrize("name", ["infiniband/uverbs0", "gdrdrv", "nvidia-fs0"])
 def test_a_device_that_may_have_the_memory(lender: Lender, worker: Interposed, name: str) -> None:
     """A file of that name in another namespace of mounts, which the program opens through /proc."""
