@@ -164,8 +164,9 @@ struct gs_time {
   uint32_t ending;
   /* number of open captures of the process; while there are any, the interposer's driver calls need care */
   uint32_t captures;
-  uint32_t joining; /* number of calls in progress that may draw a stream into one of them */
-  uint32_t repeats; /* incremented by everything that changes the meaning of a launch, see repeat.h; never 0 */
+  uint32_t joining;      /* number of calls in progress that may draw a stream into one of them */
+  struct gs_latch whole; /* held while all work of a context is looked at, which would end captures: none begins */
+  uint32_t repeats;      /* incremented by everything that changes the meaning of a launch, see repeat.h; never 0 */
   uint32_t thread_started;
   uint32_t dozes;          /* the gate thread sleeps for longer than work may go unwatched: new work has to wake it */
   uint32_t stop;           /* the process is exiting: the gate thread makes no more driver calls */

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from memory.moving import MIB, filled
 from pages.lending import Lender
 from run.interposed import Interpose
 
@@ -70,3 +71,29 @@ def test_a_busy_program_does_not_notice(lender: Lender, interpose: Interpose, cy
     assert outcomes == [(lib.GS_MOVED, lib.GS_MOVED)] * cycles, f"seed {seed}"
     assert worker.get("min(rounds)") > 0
     assert worker.charged() > 0
+
+
+@pytest.mark.parametrize("function", ["cuCtxSynchronize", "cuCtxRecordEvent"])
+def test_a_capture_that_begins_during_a_free_goes_on(lender: Lender, interpose: Interpose, function: str) -> None:
+    """The free waits for all work of the context, and to look at that would end the capture."""
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("from memory import holds; s = ok(d.cuStreamCreate(1))")
+    worker.do("thread_local = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
+    worker.do(f"""
+        import threading
+        def capture():
+            ok(d.cuCtxSetCurrent(ctx))
+            ok(d.cuStreamBeginCapture(s, thread_local))
+            begun.wait()
+            return error(d.cuStreamEndCapture(s))
+        def free():
+            ok(d.cuCtxSetCurrent(ctx))
+            try:
+                ok(d.cuMemFree(a))
+            finally:
+                begun.set()
+        begun = threading.Event()
+        crossing = holds.cross(free, {function!r}, holds.BEFORE, capture)
+    """)
+    assert worker.get("crossing.second") == "CUDA_SUCCESS"

@@ -14,6 +14,7 @@
 #include "interposer/residency/backing.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/residency/mover.h"
+#include "interposer/time/streams/capture.h"
 #include "interposer/time/timing.h"
 
 /* The largest row alignment of current devices; corrected from the pitch that the driver chose. */
@@ -170,18 +171,40 @@ static void movable_goes(const void *record, void *with) {
   gs_movable_end_later(later->movable->address, later->movable->number, later->stream);
 }
 
-static bool capturing(void) { return gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0; }
+/* Waits for all work of the current context. False: captures keep us from that. They may begin while an event is waited
+ * for; before CUDA 12.5 there is none behind all work. */
+static bool work_done(CUcontext context) {
+  struct gs_time *time = gs_time();
+  CUevent event = NULL;
+  CUresult result = CUDA_SUCCESS;
+  bool may_look = !time || gs_captures_keep_off(time);
+  if (may_look && gs_real_has(GS_INDEX_cuCtxRecordEvent) &&
+      gs_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+    result = gs_real.cuCtxRecordEvent(context, event);
+  else if (may_look)
+    result = gs_real.cuCtxSynchronize();
+  if (time)
+    gs_captures_let(time);
+  if (event) {
+    int mode = gs_capture_mode_push();
+    if (result == CUDA_SUCCESS)
+      gs_real.cuEventSynchronize(event);
+    gs_real.cuEventDestroy_v2(event);
+    gs_capture_mode_pop(mode);
+  }
+  return may_look && result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
 
 /* Whether the driver lets memory go now, and all work that may use it is done. */
 static bool unused_now(const struct gs_movable *movable) {
   CUcontext popped;
   if (movable->where == GS_ON_HOST)
     return true;
-  if (capturing() || gs_real.cuCtxPushCurrent_v2(movable->context) != CUDA_SUCCESS)
+  if (gs_real.cuCtxPushCurrent_v2(movable->context) != CUDA_SUCCESS)
     return false;
-  CUresult result = gs_real.cuCtxSynchronize();
+  bool unused = work_done(movable->context);
   gs_real.cuCtxPopCurrent_v2(&popped);
-  return result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return unused;
 }
 
 /* The driver answers for the proxy whether the call is allowed. It waits, like the driver's own free, for the device. */

@@ -71,7 +71,16 @@ void gs_capture_begins(struct gs_time *time) {
   __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
   gs_repeat_end(time);
   let_readers_finish(time);
+  gs_captures_keep_off(time);
+  gs_captures_let(time);
 }
+
+bool gs_captures_keep_off(struct gs_time *time) {
+  gs_latch_take(&time->whole);
+  return __atomic_load_n(&time->captures, __ATOMIC_SEQ_CST) == 0;
+}
+
+void gs_captures_let(struct gs_time *time) { gs_latch_drop(&time->whole); }
 
 static void closed(struct gs_time *time, CUstream stream) {
   uint32_t open = __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);

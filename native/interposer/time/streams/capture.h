@@ -29,6 +29,10 @@ bool gs_capture_may_ask(CUstream handle);
 
 /* A capture is about to begin and counts as open from now on. Must be followed by one of the two functions below. */
 void gs_capture_begins(struct gs_time *time);
+/* Keeps captures from beginning until gs_captures_let. Returns whether none is open: only then the caller may look at all
+ * work of a context, which would end its captures. */
+bool gs_captures_keep_off(struct gs_time *time);
+void gs_captures_let(struct gs_time *time);
 /* The capture began in the stream, which belongs to this context. */
 void gs_capture_open(struct gs_time *time, CUstream stream, CUcontext context);
 /* The capture did not begin. */
