@@ -115,7 +115,7 @@ static int add_segment(int ordinal, uint64_t bytes) {
 }
 
 int gs_host_get(int ordinal, uint64_t bytes) {
-  int rc = reserve_addresses(ordinal);
+  int rc = bytes ? reserve_addresses(ordinal) : 0;
   uint64_t have;
   while (rc == 0 && (have = gs_host_bytes()) < bytes) {
     uint64_t more = gs_round_up(bytes - have, GS_DEVICE_PAGE);
@@ -161,10 +161,10 @@ void gs_host_drop(int ordinal) {
     if (__atomic_exchange_n(&segment->pinned_in, NULL, __ATOMIC_ACQ_REL))
       gs_real.cuMemHostUnregister(host->base + segment->from);
   }
-  uint64_t bytes = gs_host_bytes();
-  if (bytes &&
-      mmap(host->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+  /* the addresses go too: they count against the program's RLIMIT_AS, and the grant may have another limit next time */
+  if (host->base && munmap(host->base, host->most) < 0)
     return; /* the memory stays ours, and is used again */
+  host->base = NULL;
   host->segments = 0;
   host->owed = ask(GS_SEGMENT_MAGIC, 0, (uint32_t)ordinal, &given) < 0;
   if (given >= 0)

@@ -1,5 +1,6 @@
 """Memory of a grant leaves the device and comes back, by hand: the program keeps its addresses and its bytes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,23 @@ def test_memory_leaves_the_device_and_comes_back(sim: Simulator, lender: Lender,
         worker.do(f"ok(d.cuMemFree({name}))")
     assert lender.slot().movable_bytes == 0
     assert lender.charged(0) == held(sim, worker)
+
+
+def test_addresses_for_host_memory_are_given_back(lender: Lender, worker: Interposed) -> None:
+    """A program may have a limit of them."""
+
+    def addresses() -> int:
+        return int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+    filled(worker, "a", 3 * MIB, 1)
+    limit, before = int(lender.limits.device[0].memory_bytes), addresses()
+    assert lender.suspend() == lib.GS_MOVED
+    assert addresses() - before >= limit
+    assert lender.resume() == lib.GS_MOVED
+    until(lambda: addresses() - before < limit, "it has them back")
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
 
 
 NEEDS = {
