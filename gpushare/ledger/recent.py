@@ -327,7 +327,8 @@ def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
         if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:  # it writes, and there may be no room for that
             db.execute("PRAGMA auto_vacuum = FULL")
         db.executescript(
-            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250; BEGIN; {_SCHEMA} COMMIT;"
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250;"
+            f"BEGIN; {_SCHEMA} COMMIT;"
         )
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     finally:
