@@ -155,10 +155,11 @@ UNMAPS = """
 """Milliseconds that the driver takes to unmap memory that has been used."""
 
 
-def test_clean(report, played: Played) -> None:
-    """Given up without a copy: as many allocations as 8 GiB of 128 MiB have. What takes time is to unmap them; the
-    simulator gives their pages back to the kernel."""
-    each, count = 32 * MIB, 64
+@pytest.mark.parametrize("each", [32 * MIB, 128 * MIB])
+def test_clean(report, played: Played, each: int) -> None:
+    """Given up without a copy, up to 8 GiB. What takes time is to unmap them; the simulator gives their pages back to
+    the kernel."""
+    count = 64
     played.options = {"gbps": 54, "slowed": 1}
     one = played([each] * count, copies=False)
     moved(one.lender, lib.GS_PREPARED)
