@@ -8,10 +8,11 @@ import pytest
 from pages.handmade import Grant, Simulator
 from timing.memorycost import Held, added
 
-MUCH = Held(allocations=200, blocks=100, pools=4, streams=20)
-NOISE = 500
-"""Instructions allowed: a query of the driver takes some tens more per pool, and a hash table needs one or two more
-probes. A walk over the program's objects would take more: a few for each of a hundred."""
+MUCH = Held(allocations=800, blocks=400, pools=4, streams=20)
+NOISE = 1200
+"""Instructions allowed: a query of the driver takes some tens more per pool, and a hash table needs some more probes
+where addresses happen to lie badly (512 instructions were seen once). A walk over the program's objects would take
+more: a few for each of several hundred."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="single-steps the processor")
