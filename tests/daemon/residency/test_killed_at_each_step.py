@@ -5,6 +5,7 @@ the outcomes."""
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from machine import freezer
@@ -119,9 +120,15 @@ def test_the_helpers_of_the_pool_are_killed(daemon, client, program, step):
     program.is_whole()
 
 
+def all_stopped(pid):
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return set(states) == {"T"}
+
+
 @contextlib.contextmanager
 def stopped(program):
     os.kill(program.pid, signal.SIGSTOP)
+    until(lambda: all_stopped(program.pid), "none of its threads runs")
     yield
     os.kill(program.pid, signal.SIGCONT)
 
