@@ -1,6 +1,5 @@
 """The ledger's disk is in any condition: the node goes on, reports it, and the sums are right in the end."""
 
-import contextlib
 import resource
 import shutil
 import sqlite3
@@ -10,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from machine.fulldisk import fill
 from msgspec.structs import replace
 from run.waiting import until
 from values.ledgerrows import in_file, period, row, used
@@ -31,14 +31,6 @@ def small_disk(path, opened):
         pytest.skip("needs the right to mount")
     yield path.parent
     subprocess.run(["umount", "-l", path.parent], check=True)
-
-
-def fill(directory):
-    ballast = directory / "ballast"
-    with open(ballast, "ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(256))
-    return ballast
 
 
 # Numbers.

@@ -1,6 +1,5 @@
 """What is saved survives a kill at any moment, is in the file exactly once, and no caller waits for the disk."""
 
-import contextlib
 import os
 import shutil
 import sqlite3
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine.fulldisk import fill
 from run.waiting import until
 from values.ledgerrows import in_file, period, row, used
 
@@ -209,10 +209,7 @@ def test_it_returns_to_tmpfs_whole_or_not_at_all(tmpfs, pages):
     recent = Recent(tmpfs)
     for number in range(10):
         recent.save(row(f"g-{number}", state="x" * 300))
-    ballast = tmpfs / "ballast"
-    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    ballast = fill(tmpfs)
     for number in range(10, 20):
         recent.save(row(f"g-{number}", state="x" * 300))
     assert not recent.on_tmpfs
@@ -231,9 +228,7 @@ def test_what_a_full_tmpfs_has_is_read_at_the_next_start(tmpfs, monkeypatch, ope
     for number in range(10):
         recent.save(row(f"g-{number}", state="x" * 300))
     shutil.copytree(tmpfs / "run", tmpfs / "killed")
-    with open(tmpfs / "ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    fill(tmpfs)
     if not opens:
         monkeypatch.setattr(recents, "_FULL", -1)
     again = Recent(tmpfs / "killed")

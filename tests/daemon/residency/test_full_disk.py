@@ -1,9 +1,9 @@
 """The daemon's disk is full while memory moves: it moves all the same, and nothing of it is lost."""
 
-import contextlib
 import subprocess
 
 import pytest
+from machine.fulldisk import fill
 from run.movedprogram import MovedProgram
 
 
@@ -21,18 +21,10 @@ def node(make_daemon, tmp_path):
     subprocess.run(["umount", "-l", home], check=True)
 
 
-def filled(directory):
-    ballast = directory / "ballast"
-    with open(ballast, "ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    return ballast
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_program_is_whole_after_a_full_disk(node, killed):
     program = MovedProgram(node)
-    ballast = filled(node.layout.socket.parents[1])
+    ballast = fill(node.layout.socket.parents[1])
     program.suspended()
     if killed:
         node.kill()
