@@ -176,7 +176,7 @@ class Residency:
 
     def placed(self) -> None:
         """Called when a grant takes room, before that is written: processes of suspended grants must not come back to
-        it by themselves."""
+        it by themselves; nor, whatever room there is, those of a grant that is held."""
         suspended = [live for live in self._state if live.record.residency.where is Where.SUSPENDED]
         hosted: Counter[str] = Counter()
         for live in suspended:
@@ -184,7 +184,8 @@ class Residency:
         for live in suspended:
             device = live.record.places[ORDINAL].device
             if live.limits is not None:
-                live.limits.set_room(ORDINAL, kept=hosted[device] <= placement.free_on(self._state.promises, device))
+                free = hosted[device] <= placement.free_on(self._state.promises, device)
+                live.limits.set_room(ORDINAL, kept=free and not live.record.residency.hold)
 
     def freed(self, live: Live) -> None:
         """Called with a grant that has ended or has other places."""
@@ -249,6 +250,8 @@ class Residency:
         if before.back and after.where is before.where and not after.back:
             self._wanted_ns.pop(live.id, None)
             self.recall.is_back(live)
+        if after.hold != before.hold:
+            self.placed()
         if any(isinstance(step, policy.AskRoom) for step in steps):
             self._find_room(live)
         elif after.where is not before.where:

@@ -239,8 +239,11 @@ def test_without_a_daemon_it_may_come_back_only_to_room_that_is_free(daemon, cli
     assert room()
     lent = client.create(memory=6 * GIB, time=0, device=1)
     assert room(), "it is on another device"
+    client.suspend(one.id, hold=True)
+    assert not room(), "somebody has to want it"
     for grant in (small, lent):
         client.release(grant["id"])
+    assert not room()
 
 
 def test_watchers_and_metrics_are_told(daemon, client, notebook):
