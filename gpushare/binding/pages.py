@@ -260,6 +260,7 @@ class UsagePage(_Page):
 
         # Written last: what is read after it is at least as new as the word that it answers.
         residency, flags = load32("residency"), load32("flags")
+        hosted = load64("hosted_bytes")  # before what it is a part of, which may become less meanwhile
         return SlotUsage(
             memory_bytes=load64("memory_bytes"),
             memory_pending=load64("memory_pending"),
@@ -272,7 +273,7 @@ class UsagePage(_Page):
             drained=load32("drained"),
             dependent=bool(flags & lib.GS_SLOT_DEPENDENT),
             movable_bytes=load64("movable_bytes"),
-            hosted_bytes=load64("hosted_bytes"),
+            hosted_bytes=hosted,
             clean_bytes=load64("clean_bytes"),
             copied_bytes=load64("copied_bytes"),
             residency=residency,

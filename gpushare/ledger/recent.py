@@ -259,6 +259,7 @@ class Recent:
         try:
             with failures(path):
                 path.parent.mkdir(mode=0o711, exist_ok=True)
+                _take_fresh(path)
                 self._db = _on_tmpfs(path)
                 self.on_tmpfs = True
         except FailedError as error:
@@ -271,7 +272,7 @@ class Recent:
         has all of it: it may be what tmpfs is full of."""
         if self.on_tmpfs or self._path is None:
             return
-        fresh = self._path.with_suffix(".new")
+        fresh = _fresh(self._path)
         with self._lock, contextlib.suppress(FailedError), failures(self._path):
             if not self.waiting():
                 _remove(self._path)
@@ -295,6 +296,19 @@ class Recent:
             self._db, self.on_tmpfs = _in_memory(), False
             if not left and self._path is not None:
                 _remove(self._path)
+
+
+def _fresh(path: Path) -> Path:
+    """What is to replace the database on tmpfs."""
+    return path.with_suffix(".new")
+
+
+def _take_fresh(path: Path) -> None:
+    """Goes on with one that was to replace the old one, which is gone already. It is whole where it has no log."""
+    fresh = _fresh(path)
+    if not path.exists() and fresh.exists() and not Path(f"{fresh}-wal").exists():
+        Path(f"{path}-wal").unlink(missing_ok=True)
+        fresh.rename(path)
 
 
 def _in_memory() -> sqlite3.Connection:

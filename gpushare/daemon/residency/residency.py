@@ -292,8 +292,9 @@ class Residency:
     def _write(self, live: Live, word: Word) -> None:
         if live.limits is None:
             return
-        written = live.limits.set_residency(ORDINAL, word)
-        assert reports.epoch_of(written) == live.record.residency.epoch
+        # Another epoch than the record's where a step before this one has failed: the page's is what processes answer.
+        epoch = reports.epoch_of(live.limits.set_residency(ORDINAL, word))
+        live.record.residency = replace(live.record.residency, epoch=epoch)
         self._ring(live)
 
     def _ring(self, live: Live) -> None:
@@ -322,24 +323,26 @@ class Residency:
     def _tell(self, live: Live, news: News) -> None:
         now, cannot = live.record.residency, self._cannot.pop(live.id, None)
         name: Name = ""
+        stays = ""
         if news is News.MOVED:
             name = "MemoryMoved"
             self.suspends[now.by, "moved"] += 1
             text = f"{format_size(now.hosted_bytes)} of its memory are in host memory now"
             self._decide(live, text)
-            if cannot is not None and (rest := live.record.places[ORDINAL].on_loan_bytes):
-                cannot(f"{text}, and {format_size(rest)} of what it has on loan cannot be moved")
+            if rest := live.record.places[ORDINAL].on_loan_bytes:
+                stays = f"{text}, and {format_size(rest)} of what it has on loan cannot be moved"
         elif news is News.FAILED:
             self.suspends[now.by, "failed"] += 1
-            self._decide(live, f"its memory stays on the device: {now.why}")
-            if cannot is not None:
-                cannot(now.why)
+            stays = now.why
+            self._decide(live, f"its memory stays on the device: {stays}")
         elif news is News.RETURNED:
             name = "MemoryReturned"
             self._count_wait(live)
             self._decide(live, "its memory is on the device again")
         self._ring(live)
         self._transitions.publish(live, "changed", name)
+        if cannot is not None and stays:
+            cannot(stays)  # last: it may end the grant
 
     def _decide(self, live: Live, text: str) -> None:
         now, place = live.record.residency, live.record.places[ORDINAL]

@@ -279,12 +279,12 @@ enum gs_move gs_move_out(int ordinal, uint32_t word) {
   return outcome(ordinal, result, false);
 }
 
-enum gs_move gs_move_in(int ordinal) {
+enum gs_move gs_move_in(int ordinal, bool anyhow) {
   struct engine engine;
   struct all all;
   CUresult result = CUDA_SUCCESS;
   bool no_room = false;
-  if (!gs_none_inside()) /* one that passed while it was away may be ending some of it */
+  if (!anyhow && !gs_none_inside()) /* one that passed while it was away may be ending some of it */
     return gs_movable_any_hosted() ? GS_MOVE_WORKING : GS_MOVED;
   if (!find_all(&all))
     return GS_MOVE_FAILED;

@@ -13,8 +13,8 @@ enum gs_move gs_move_prepare(int ordinal);
  * word is `word`. GS_MOVED: all is hosted. Otherwise some of it may be. */
 enum gs_move gs_move_out(int ordinal, uint32_t word);
 /* Brings back what is hosted. GS_MOVE_NO_DEVICE: the device has no room for the rest. GS_MOVE_WORKING: a call that passed
- * while the memory was away has not returned yet, and may end some of it; nothing was done. */
-enum gs_move gs_move_in(int ordinal);
+ * while the memory was away has not returned yet, and may end some of it; nothing was done. anyhow: it is not looked for. */
+enum gs_move gs_move_in(int ordinal, bool anyhow);
 
 /* Copies ahead, while the program may run: returns false as soon as it does. */
 bool gs_move_ahead(int ordinal, uint32_t word);

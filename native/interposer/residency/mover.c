@@ -31,7 +31,8 @@ enum {
   QUIET_NS = 1000000000,      /* without a submission, before memory is copied ahead */
   LOOK_AGAIN_NS = 1000000000, /* a wish that the daemon has heard, and that is not granted yet */
 };
-#define ALONE_NS 10000000000u /* without a daemon, before memory comes back by itself */
+#define INSIDE_NS 10000000000u /* for calls that passed; one whose thread was cancelled never returns */
+#define ALONE_NS 10000000000u  /* without a daemon, before memory comes back by itself */
 
 static struct gs_mover *mover(void) { return gs_process->mover; }
 static struct gs_slot_device *slot(void) { return &gs_process->slot->device[ORDINAL]; }
@@ -118,9 +119,12 @@ static bool come_back(uint32_t word) {
   bool told = false;
   if (state() == GS_OPEN || state() == GS_WATCHED)
     return true;
+  if (!may_drive())
+    return false;
   set_state(GS_MOVING);
+  uint64_t began = gs_now();
   while (may_drive() && word_now() == word) {
-    enum gs_move how = gs_move_in(ORDINAL);
+    enum gs_move how = gs_move_in(ORDINAL, gs_now() - began >= INSIDE_NS);
     if (how == GS_MOVED) {
       open_again();
       return true;
@@ -144,7 +148,7 @@ static void carry_out(uint32_t word) {
     how = state() == GS_AWAY ? GS_MOVED : go_away(word);
     if (how == GS_MOVED)
       stay_away();
-    else if (state() == GS_MOVING && gs_move_in(ORDINAL) == GS_MOVED)
+    else if (state() == GS_MOVING && gs_move_in(ORDINAL, false) == GS_MOVED)
       open_again();
     else if (state() == GS_MOVING)
       stay_away(); /* a part of it is hosted: calls wait until it can come back */
@@ -163,6 +167,9 @@ static void carry_out(uint32_t word) {
 /* The program exits: nothing leaves any more, but handlers that run after stop_at_exit may use what is hosted. When it is
  * back they go on, and the driver may end: its host memory ends with the process. */
 static void serve_exit(uint32_t word) {
+  /* a move was given up as the program began to exit: calls that wait say so again */
+  if (state() == GS_MOVING && (meant(word) == GS_HOSTED || !may_drive()))
+    stay_away();
   if (word == mover()->word || meant(word) == GS_HOSTED || !may_drive() || !come_back(word))
     return;
   mover()->word = word;

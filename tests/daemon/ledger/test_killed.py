@@ -236,6 +236,15 @@ def test_what_a_full_tmpfs_has_is_read_at_the_next_start(tmpfs, monkeypatch, ope
     assert len(again.open()) == 10
 
 
+def test_one_killed_as_it_replaces_the_old_one_loses_nothing(tmp_path):
+    recent = Recent(tmp_path)
+    recent.save(row("g-1"))
+    recent._db.close()
+    (tmp_path / "ledger.recent").rename(tmp_path / "ledger.new")
+    (tmp_path / "ledger.recent-wal").write_bytes(b"of the old one")
+    assert [one.id for one in Recent(tmp_path).open()] == ["g-1"]
+
+
 def test_while_tmpfs_is_full_rows_are_in_memory(tmpfs):
     recent = Recent(tmpfs)
     for number in range(200):

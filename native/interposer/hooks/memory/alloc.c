@@ -176,23 +176,23 @@ static void movable_goes(const void *record, void *with) {
 static bool work_done(CUcontext context) {
   struct gs_time *time = gs_time();
   CUevent event = NULL;
-  CUresult result = CUDA_SUCCESS;
+  CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, recorded = CUDA_ERROR_NOT_SUPPORTED;
   bool may_look = !time || gs_captures_keep_off(time);
   if (may_look && gs_real_has(GS_INDEX_cuCtxRecordEvent) &&
       gs_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
-    result = gs_real.cuCtxRecordEvent(context, event);
-  else if (may_look)
+    recorded = gs_real.cuCtxRecordEvent(context, event);
+  if (may_look && recorded != CUDA_SUCCESS && recorded != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     result = gs_real.cuCtxSynchronize();
   if (time)
     gs_captures_let(time);
   if (event) {
     int mode = gs_capture_mode_push();
-    if (result == CUDA_SUCCESS)
-      gs_real.cuEventSynchronize(event);
+    if (recorded == CUDA_SUCCESS)
+      result = gs_real.cuEventSynchronize(event);
     gs_real.cuEventDestroy_v2(event);
     gs_capture_mode_pop(mode);
   }
-  return may_look && result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 /* Whether the driver lets memory go now, and all work that may use it is done. */
