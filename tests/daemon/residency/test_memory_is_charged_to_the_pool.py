@@ -9,8 +9,9 @@ from gpushare.binding.wire import JoinError
 from gpushare.enforce import memory_cgroup
 from gpushare.errors import FailedError
 
-NEAR = 8 * MIB
-"""What two readings of a cgroup's charge may be off by: the kernel charges each processor ahead for 64 pages."""
+NEAR = 24 * MIB
+"""What two readings of a cgroup's charge may be off by: a helper of the pool starts or grows, and the kernel charges each
+processor ahead for 64 pages."""
 
 
 def made(name):
