@@ -10,8 +10,8 @@ from gpushare.enforce import memory_cgroup
 from gpushare.errors import FailedError
 
 NEAR = 24 * MIB
-"""What two readings of a cgroup's charge may be off by: a helper of the pool starts or grows, and the kernel charges each
-processor ahead for 64 pages."""
+"""What two readings of a cgroup's charge may be off by: a helper of the pool starts or grows, and the kernel charges
+each processor ahead for 64 pages."""
 
 
 def made(name):
