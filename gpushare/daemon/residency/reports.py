@@ -62,12 +62,18 @@ class Sums:
     fixed: tuple[tuple[str, int], ...] = ()
 
 
+def _said(live: Live) -> list[SlotUsage]:
+    if live.usage is None:
+        return []
+    return [live.usage.usage(member.slot, ORDINAL) for member in live.record.members]
+
+
 def sums(live: Live) -> Sums:
     """For display. Each number is capped at the grant's limit."""
     if live.limits is None or live.usage is None:
         return Sums()
     limit = live.record.places[ORDINAL].memory_bytes
-    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members]
+    said = _said(live)
     movable = min(limit, sum(one.movable_bytes for one in said))
     hosted = min(movable, sum(one.hosted_bytes for one in said))
     clean = min(movable - hosted, sum(one.clean_bytes for one in said))
@@ -88,14 +94,12 @@ def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
 
 def returned(live: Live) -> bool:
     """Whether processes of a grant whose memory is away have come back by themselves, or are about to."""
-    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []
-    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in said)
+    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in _said(live))
 
 
 def fixed_now(live: Live) -> str:
-    """The same in words."""
-    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []
-    return fixed_in_words(divided(sums(live), sum(one.memory_bytes for one in said)))
+    """What `divided` says, in words."""
+    return fixed_in_words(divided(sums(live), sum(one.memory_bytes for one in _said(live))))
 
 
 def epoch_of(word: int) -> int:
