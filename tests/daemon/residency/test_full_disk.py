@@ -32,6 +32,5 @@ def test_a_program_is_whole_after_a_full_disk(node, killed):
         program.comes_to("suspended", "resident")
     ballast.unlink()
     node.client.resume(program.id)
-    print(program.shown, program.held, program.pid, node.books(), node.log.read_text()[-3000:])
     program.is_whole()
     program.end()
