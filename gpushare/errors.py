@@ -8,7 +8,9 @@ GpushareError
 │   └── GoneError         it has ended, or the record does not reach back that far         2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
 │   ├── ForbiddenError    this user may not do that                                        3   403  forbidden
-│   ├── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
+│   ├── LaterError        the same request will be accepted soon: repeat it; one of:       3   409
+│   │   ├── OnLoanError       others have it on loan, and are asked to give it back        3   409  on_loan
+│   │   └── MakingRoomError   memory that nobody uses is moved away for it                 3   409  making_room
 │   └── CannotMoveError   the memory of a grant cannot leave its device now                3   409  cannot_move
 ├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
@@ -73,11 +75,26 @@ class ForbiddenError(RefusedError):
     code = "forbidden"
 
 
-class OnLoanError(RefusedError):
+class LaterError(RefusedError):
+    """What was asked for will be there soon: repeat the request. Its kinds have the codes."""
+
+
+class OnLoanError(LaterError):
     """The memory is guaranteed to the request, but others have it on loan and were asked to give it back: repeat the
     request until they have."""
 
     code = "on_loan"
+
+
+class MakingRoomError(LaterError):
+    """Memory of grants that do not use theirs is being moved to host memory for the request: repeat it until that is
+    done. `estimate_seconds`: in about how long."""
+
+    code = "making_room"
+
+    def __init__(self, message: str, estimate_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.estimate_seconds = estimate_seconds
 
 
 class CannotMoveError(RefusedError):
@@ -106,6 +123,7 @@ _KINDS = (
     RefusedError,
     ForbiddenError,
     OnLoanError,
+    MakingRoomError,
     CannotMoveError,
     UnreachableError,
     FailedError,

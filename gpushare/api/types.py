@@ -375,11 +375,13 @@ class Event(Struct, kw_only=True):
     object: Any = None
 
 
-class ErrorBody(Struct, kw_only=True):
-    """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do."""
+class ErrorBody(Struct, kw_only=True, omit_defaults=True):
+    """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do.
+    `estimate_seconds`: with `making_room`, in how long the request is expected to fit."""
 
     code: str
     message: str
+    estimate_seconds: float | None = None
 
 
 class Error(Struct, kw_only=True):

@@ -25,7 +25,7 @@ from gpushare.client.blocking import (
     why,
 )
 from gpushare.client.verbs import Course, Verbs, creation, encoded, watching
-from gpushare.errors import GoneError, OnLoanError, UnreachableError
+from gpushare.errors import GoneError, LaterError, UnreachableError
 from gpushare.paths import client_socket
 
 _LINE_MAX = 16 << 20
@@ -131,7 +131,7 @@ class AsyncClient(Verbs):
         while True:
             try:
                 return await self.call("POST", target, body)
-            except OnLoanError:
+            except LaterError:
                 if time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(ASK_AGAIN_SECONDS)

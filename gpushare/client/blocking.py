@@ -19,7 +19,8 @@ from gpushare.errors import (
     FailedError,
     GoneError,
     GpushareError,
-    OnLoanError,
+    LaterError,
+    MakingRoomError,
     UnreachableError,
     UsageError,
 )
@@ -133,16 +134,16 @@ class Client(Verbs):
 
     def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
         """Creates a grant from fields of GrantRequest; None is left out. `class_` is sent as `class`. `wait_seconds`:
-        how long to retry while the memory is on loan to others who are asked to give it back.
+        how long to retry while room is made: what others have on loan is asked back, what nobody uses is moved away.
 
-        Raises OnLoanError when that time has passed, and RefusedError where the grant cannot be had.
+        Raises LaterError when that time has passed, and RefusedError where the grant cannot be had.
         """
         deadline = time.monotonic() + wait_seconds
         target, body = creation(request, is_repeated=wait_seconds > 0)
         while True:
             try:
                 return self.call("POST", target, body)
-            except OnLoanError:
+            except LaterError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(ASK_AGAIN_SECONDS)
@@ -218,6 +219,8 @@ def refusal(status: int, body: bytes) -> GpushareError:
     try:
         error = json.loads(body)["error"]
         known = BY_CODE.get(error["code"], UsageError if status < 500 else FailedError)
+        if known is MakingRoomError:
+            return MakingRoomError(error["message"], error.get("estimate_seconds"))
         return known(error["message"])
     except (ValueError, KeyError, TypeError):
         return FailedError(f"the daemon answered status {status} without a reason")

@@ -110,7 +110,7 @@ class Verbs:
         """A GangPart: room for all these grants, each with fields of GrantRequest, or for none. `more`: the fields of
         GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed.
 
-        Raises RefusedError where it does not fit, OnLoanError where a later retry will fit, and GoneError where it was
+        Raises RefusedError where it does not fit, LaterError where a later retry will fit, and GoneError where it was
         aborted or has expired.
         """
         body = {"grants": [fields(grant) for grant in grants], **fields(more)}

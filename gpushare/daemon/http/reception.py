@@ -24,7 +24,7 @@ from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.host.peer import Peer, credentials
 from gpushare.daemon.http.routes import methods
 from gpushare.daemon.timing import Timing
-from gpushare.errors import FailedError, GpushareError, MethodError, UnreachableError, UsageError
+from gpushare.errors import FailedError, GpushareError, MakingRoomError, MethodError, UnreachableError, UsageError
 from gpushare.processes import rights
 from gpushare.processes.halfopen import HalfOpen
 
@@ -52,7 +52,9 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 def refusal(error: GpushareError, headers: dict[str, str] | None = None) -> web.Response:
     """The HTTP response for an error."""
-    body = msgspec.json.encode(types.Error(error=types.ErrorBody(code=error.code, message=one_line(str(error)))))
+    estimate = error.estimate_seconds if isinstance(error, MakingRoomError) else None
+    said = types.ErrorBody(code=error.code, message=one_line(str(error)), estimate_seconds=estimate)
+    body = msgspec.json.encode(types.Error(error=said))
     return web.Response(body=body, status=error.http_status, content_type="application/json", headers=headers)
 
 

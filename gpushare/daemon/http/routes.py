@@ -94,7 +94,7 @@ ROUTES = (
         "POST",
         "/v1/grants",
         "create_grant",
-        "Reserve a share; idempotent on key. 409 on_loan: repeat the request; asker tells several equal requests apart",
+        "Reserve a share; idempotent on key. 409 on_loan, making_room: repeat it; asker tells equal requests apart",
         query={"asker": _TEXT},
         body=types.GrantRequest,
         answer=types.Grant,

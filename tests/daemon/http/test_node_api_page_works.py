@@ -20,6 +20,7 @@ STATUSES = {
     "forbidden": 403,
     "refused": 409,
     "on_loan": 409,
+    "making_room": 409,
     "gone": 410,
 }
 
