@@ -111,6 +111,8 @@ class SlotUsage:
     hosted_bytes: int = 0
     clean_bytes: int = 0
     copied_bytes: int = 0
+    touched: int = 0
+    """A number that changes with each call besides launches that touches memory."""
     residency: int = 0
     """The last residency word that it carried out, or could not."""
     move: int = 0

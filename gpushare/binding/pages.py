@@ -276,6 +276,7 @@ class UsagePage(_Page):
             hosted_bytes=hosted,
             clean_bytes=load64("clean_bytes"),
             copied_bytes=load64("copied_bytes"),
+            touched=lib.gs_load32(ffi.addressof(self.pointer.slot[index], "touched")),
             residency=residency,
             move=load32("move"),
             wants=bool(flags & lib.GS_SLOT_WANTS),

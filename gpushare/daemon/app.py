@@ -342,6 +342,7 @@ class _Daemon:
     def _close(self, context: NodeContext) -> None:
         pulse.notify("STOPPING=1")
         context.accounts.write(context.accounts.read())
+        context.room.close()
         context.evictions.close()
         context.ahead.close()
         context.residency.close()

@@ -25,6 +25,7 @@ from gpushare.daemon.grants.measuring import Measuring
 from gpushare.daemon.grants.planning import Planner
 from gpushare.daemon.grants.preparing import Preparing
 from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.grants.room import Room
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.tenancy import Tenancy
 from gpushare.daemon.grants.transitions import Transitions
@@ -89,6 +90,7 @@ class NodeContext:
     residency: Residency = field(init=False)
     ahead: Ahead = field(init=False)
     evictions: Evictions = field(init=False)
+    room: Room = field(init=False)
     findings: Findings = field(init=False)
     audit: Audit = field(init=False)
     tenancy: Tenancy = field(init=False)
@@ -104,9 +106,11 @@ class NodeContext:
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         self.residency = Residency(state, self.transitions, self.pool, self.move_s)
-        self.ahead = Ahead(state, self.residency, self.pool, self.idle_after_s)
+        self.ahead = Ahead(state, self.residency, self.pool, lambda _: round(self.idle_after_s * 1e9))
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
-        self.evictions = self.residency.recall = Evictions(state, self.transitions, engines)
+        self.evictions = Evictions(state, self.transitions, engines)
+        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions)
+        self.ahead.looked = self.room.looked
         self.walls = Walls(
             state,
             self.hardware,
@@ -118,7 +122,7 @@ class NodeContext:
             stops=self.audit_rules.evader is not Act.TELL,
         )
         self.walls.start()
-        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.evictions, self.walls)
+        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.room, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
         self.explaining = Explaining(state, self.receipts)

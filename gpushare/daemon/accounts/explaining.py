@@ -203,7 +203,7 @@ def _now(live: Live) -> list[str]:
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
         if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
-            text += "; " + _away(live, place)
+            text += "; " + _away(live)
         if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
             text += (
                 ": it has what it is guaranteed, and others leave nothing idle"
@@ -214,11 +214,11 @@ def _now(live: Live) -> list[str]:
     return found
 
 
-def _away(live: Live, place: Place) -> str:
+def _away(live: Live) -> str:
     now = live.record.residency
     if now.where is Where.RESUMING:
         return "its memory comes back from host memory" + (f": {now.waits}" if now.waits else "")
-    text = f"{format_size(place.hosted_bytes)} of its memory are in host memory"
+    text = f"{format_size(now.hosted_bytes)} of its memory are in host memory"
     if now.hold:
         return f"{text} until somebody resumes it"
     if now.back:

@@ -18,7 +18,7 @@ import msgspec
 from gpushare.api.plan import Victim
 from gpushare.api.share import Eviction
 from gpushare.api.types import Name
-from gpushare.daemon.grants.loans import Back, Node, on_loan
+from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.asked import Asked, rung_word
@@ -82,11 +82,16 @@ class Evictions:
 
     # What owners do.
 
+    def asked_for(self, key: str) -> set[str]:
+        """The grants that are asked to give something back for this want."""
+        want = self._state.recalls.wants.get(key)
+        return want.victims if want is not None and want.failed_ns is None else set()
+
     def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
         """Returns the answer to the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
-        key, recalls = _key(peer, asked, asker), self._state.recalls
+        key, recalls = key_of(peer, asked, asker), self._state.recalls
         self._wanted.setdefault(key, asked)
         self._act(recalls.wanted(time.monotonic_ns(), key, asked.tenant, self._node))
         want = recalls.wants.get(key)
@@ -100,12 +105,14 @@ class Evictions:
             f" {max(0, left) / 1e9:.1f} s: ask again until then"
         )
 
-    def wanted_back(self, live: Live) -> str:
-        """Called, again and again, with a suspended grant that wants its room back and finds others there. Returns in
-        words for whom it waits."""
-        key, recalls = _back(live), self._state.recalls
+    def wanted_back(self, live: Live, away: Collection[str]) -> str:
+        """Called, again and again, with a suspended grant that wants its room back and finds others there. `away`:
+        grants whose memory can be moved for it at once. Returns in words for whom it waits."""
+        key, recalls = key_back(live), self._state.recalls
         self._wanted.setdefault(key, Back(live))
+        self._node.away = away
         self._act(recalls.wanted(time.monotonic_ns(), key, live.record.tenant, self._node))
+        self._node.away = ()
         want = recalls.wants.get(key)
         if want is None:
             return "nobody has it on loan"
@@ -115,7 +122,7 @@ class Evictions:
 
     def is_back(self, live: Live) -> None:
         """Called with a grant that wants no room back any more."""
-        key = _back(live)
+        key = key_back(live)
         if key in self._wanted:
             self._act(self._state.recalls.served(key, time.monotonic_ns(), self._node))
 
@@ -148,7 +155,7 @@ class Evictions:
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """Called when an owner got what it wanted: ends its want."""
         recalls = self._state.recalls
-        if not recalls.wants or (want := recalls.wants.get(key := _key(peer, live.asked, asker))) is None:
+        if not recalls.wants or (want := recalls.wants.get(key := key_of(peer, live.asked, asker))) is None:
             return
         self._state.decisions.add(
             live.id,
@@ -287,15 +294,6 @@ _SAID = {
     "ended": "is ended, for its memory",
     "refused": "gave nothing back, and may not be ended",
 }
-
-
-def _key(peer: Peer, asked: Asked, asker: str) -> str:
-    """The key of a want: the same for repeated requests of one asker."""
-    return f"{peer.uid} {asker} {msgspec.json.encode(asked.request).decode()}"
-
-
-def _back(live: Live) -> str:
-    return f"back {live.id}"
 
 
 def _names(grants: Collection[str]) -> str:

@@ -10,8 +10,9 @@ from socket import socket
 
 from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
 from gpushare.binding.arbiter import Arbiter
-from gpushare.daemon.grants.evictions import Evictions
+from gpushare.daemon.grants.loans import key_of
 from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.grants.room import Room
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.walls import Walls
@@ -60,12 +61,12 @@ class Grants:
         serving: Serving,
         transitions: Transitions,
         arbiter: Arbiter,
-        evictions: Evictions,
+        room: Room,
         walls: Walls,
     ) -> None:
         self._walls = walls
         self._state, self._resources, self._serving = state, resources, serving
-        self._transitions, self._arbiter, self._evictions = transitions, arbiter, evictions
+        self._transitions, self._arbiter, self._room = transitions, arbiter, room
 
     def owned(self, peer: Peer, grant_id: str) -> Live:
         """A living grant of this peer's user; root owns all. Raises NotFoundError or ForbiddenError."""
@@ -101,7 +102,7 @@ class Grants:
         life, steps = lifecycle.begin(now, _new_id(), _ttl_ns(request), keep=request.keep)
         live = self._live(peer, asked, choices, life, now)
         self._transitions.begin(live, steps)
-        self._evictions.admitted(peer, asker, live)
+        self._room.admitted(peer, asker, live)
         return live, True
 
     def prepare(
@@ -112,7 +113,7 @@ class Grants:
         life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(asked.request), keep=asked.request.keep)
         live = self._live(peer, asked, choices, life, now_ns(), part)
         self._transitions.begin(live, steps)
-        self._evictions.admitted(peer, asker, live)
+        self._room.admitted(peer, asker, live)
         return live
 
     def choose(
@@ -134,10 +135,10 @@ class Grants:
         self._state.tenants.named_by(peer, request.tenant, member=member)
         choices: list[Choice] = []
         try:
-            placement.place(self._state, asked, choices, promises)
+            placement.place(self._state, asked, choices, promises or self._room.promises(key_of(peer, asked, asker)))
         except RefusedError as refusal:
             self._state.refused.append(Refusal(now_ns(), asked, str(refusal)))
-            raise self._evictions.refused(peer, asked, asker, refusal) from None
+            raise self._room.refused(peer, asked, asker, refusal) from None
         self._resources.check_parts()
         return choices
 

@@ -3,18 +3,23 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
+
+from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.residency import reports
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State
 from gpushare.errors import GpushareError
+from gpushare.policy.grants.admission import Place
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.loans import Family
 from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
-from gpushare.policy.residency.residency import Where
+from gpushare.policy.residency.residency import By, Where
 from gpushare.text.units import parse_memory
 
 
@@ -30,29 +35,64 @@ class Back:
     live: Live
 
 
+def without(live: Live) -> list[Place]:
+    """The places of a grant once its memory is away."""
+    size = reports.leaving(live)
+    return [replace(place, hosted_bytes=max(place.hosted_bytes, size)) for place in live.record.places]
+
+
+def put(state: State, draft: Promises, key: str, wanted: Asked | Back) -> None:
+    """Puts what is wanted into a draft of the promises. Raises what placement does where there is no room."""
+    if isinstance(wanted, Back):
+        draft.put(wanted.live.id, wanted.live.asked, placement.bring_back(wanted.live, draft))
+    else:
+        draft.put(f"want {key}", wanted, placement.place(state, wanted, promises=draft))
+
+
+def key_of(peer: Peer, asked: Asked, asker: str) -> str:
+    """The key of a want: the same for repeated requests of one asker."""
+    return f"{peer.uid} {asker} {msgspec.json.encode(asked.request).decode()}"
+
+
+def key_back(live: Live) -> str:
+    """The key of what a suspended grant wants."""
+    return f"back {live.id}"
+
+
 class Node:
-    """A gpushare.policy.loans.recall.World. `wanted`: by key of the want. `missing`: rungs that nothing here carries
-    out."""
+    """A gpushare.policy.loans.recall.World, in which grants that are leaving their device are away. `wanted`: by key of
+    the want. `missing`: rungs that nothing here carries out. `all_leaving`: also those that are moved for a recall,
+    which counts them itself."""
 
-    def __init__(self, state: State, wanted: Mapping[str, Asked | Back], missing: Collection[Rung]) -> None:
-        self._state, self._wanted, self._missing = state, wanted, missing
+    def __init__(
+        self,
+        state: State,
+        wanted: Mapping[str, Asked | Back],
+        missing: Collection[Rung] = (),
+        *,
+        all_leaving: bool = False,
+    ) -> None:
+        self._state, self._wanted, self._missing, self._all = state, wanted, missing, all_leaving
+        self.away: Collection[str] = ()
+        """Grants whose memory counts as away."""
 
-    def fits(self, wants: Sequence[str], gone: Collection[str]) -> bool:
-        """See World."""
-        return self._draft(wants, gone) is not None
+    def fits(self, wants: Sequence[str], gone: Collection[str], away: Collection[str] = ()) -> bool:
+        """See World. `away`: grants whose memory will be away, besides those that are about to leave."""
+        return self._draft(wants, gone, away) is not None
 
-    def _draft(self, wants: Sequence[str], gone: Collection[str]) -> Promises | None:
+    def _draft(self, wants: Sequence[str], gone: Collection[str], away: Collection[str] = ()) -> Promises | None:
         """The promises once grants in `gone` are gone and `wants` are there; None: they do not fit."""
         draft = self._state.promises.copy()
+        for live in self._state:
+            now = live.record.residency
+            leaves = now.where is Where.SUSPENDING and (self._all or now.by is not By.RUNG)
+            if leaves or live.id in away or live.id in self.away:
+                draft.put(live.id, live.asked, without(live))
         for grant in gone:
             draft.drop(grant)
         try:
             for key in wants:
-                asked = self._wanted[key]
-                if isinstance(asked, Back):
-                    draft.put(asked.live.id, asked.live.asked, placement.bring_back(asked.live, draft))
-                else:
-                    draft.put(f"want {key}", asked, placement.place(self._state, asked, promises=draft))
+                put(self._state, draft, key, self._wanted[key])
         except GpushareError:
             return None
         return draft

@@ -4,9 +4,9 @@ loop only; gpushare.policy.residency.idle decides."""
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from gpushare.daemon.residency import reports
-from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.residency.residency import Pool, Residency
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
@@ -18,31 +18,52 @@ from gpushare.policy.residency.residency import Where
 log = logging.getLogger(__name__)
 
 _LOOKS = 10
-"""In the time after which a grant counts as idle."""
+"""In the shortest time after which a grant counts as idle, but at most once in 20 ms and at least once a second."""
+_LEAST_S, _MOST_S = 0.02, 1.0
 
 
 class Ahead:
-    """`after_s`: a grant whose programs did nothing for so long is idle; 0: none ever is."""
+    """Also knows which grants are idle, for whoever wants their room. `after_ns`: of a grant, after how long without
+    work it is idle; 0: never."""
 
-    def __init__(self, state: State, residency: Residency, pool: Pool, after_s: float) -> None:
-        self._state, self._residency, self._pool = state, residency, pool
-        self._idle, self._every_s = Idle(round(after_s * 1e9)), after_s / _LOOKS
+    def __init__(self, state: State, residency: Residency, pool: Pool, after_ns: Callable[[Live], int]) -> None:
+        self._state, self._residency, self._pool, self._after_ns = state, residency, pool, after_ns
+        self._idle = Idle()
         self._timer: asyncio.TimerHandle | None = None
+        self.looked: Callable[[], None] = lambda: None
+        """Called after each look."""
 
     def start(self) -> None:
         """Looks from now on."""
-        if self._every_s and self._pool.size_bytes:
-            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
+        if self._pool.size_bytes:
+            after = [after for live in self._state if live.asked.lends and (after := self._after_ns(live))]
+            every = min(after, default=0) / _LOOKS / 1e9 or _MOST_S
+            self._timer = asyncio.get_running_loop().call_later(min(_MOST_S, max(_LEAST_S, every)), self._look)
 
     def close(self) -> None:
         """Looks no more; copies stay."""
         if self._timer is not None:
             self._timer.cancel()
 
+    def idle_ns(self, live: Live, now_ns: int) -> int:
+        """For how long a grant that lends has done nothing, monotonic time."""
+        return self._idle.idle_ns(now_ns, self._seen(live))
+
+    def after_ns(self, live: Live) -> int:
+        """After how long it counts as idle; 0: never."""
+        return self._after_ns(live)
+
+    def is_idle(self, live: Live, now_ns: int) -> bool:
+        """Whether it is, by its own rule."""
+        after = self._after_ns(live)
+        return bool(after) and self.idle_ns(live, now_ns) >= after
+
     def _look(self) -> None:
         self.start()
-        seen = {live.id: _seen(live) for live in self._state if self._counts(live)}
-        idle = self._idle.look(time.monotonic_ns(), seen.values())
+        now = time.monotonic_ns()
+        seen = {live.id: self._seen(live) for live in self._state if self._counts(live)}
+        self._idle.look(now, seen.values())
+        idle = {live.id: self.idle_ns(live, now) for live in self._state if live.id in seen and self.is_idle(live, now)}
         other = self._pool.size_bytes - self._pool.free_bytes - sum(one.ahead_bytes for one in seen.values())
         changes = ahead(idle, seen.values(), self._pool.size_bytes, other)
         for grant, size in sorted(changes.items(), key=lambda change: change[1]):
@@ -50,20 +71,21 @@ class Ahead:
                 self._residency.copy_ahead(self._state.live(grant), size)
             except RefusedError as refusal:
                 log.info("memory of grant %s is not copied ahead: %s", grant, refusal)
+        self.looked()
 
     def _counts(self, live: Live) -> bool:
         now = live.record.residency
         runs = live.record.phase is Phase.ACTIVE or now.ahead  # copies of one whose processes have ended are to go
         return live.asked.lends and runs and now.where is Where.RESIDENT
 
-
-def _seen(live: Live) -> Seen:
-    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members] if live.usage is not None else []
-    now = live.record.residency
-    return Seen(
-        grant=live.id,
-        work=sum(one.launches for one in said),
-        busy=any(one.inflight or one.waiting for one in said),
-        movable_bytes=reports.sums(live).movable_bytes,
-        ahead_bytes=now.reserved_bytes if now.ahead else 0,
-    )
+    def _seen(self, live: Live) -> Seen:
+        said = reports.said(live)
+        now = live.record.residency
+        return Seen(
+            grant=live.id,
+            work=sum(one.launches + one.touched for one in said),
+            busy=any(one.inflight or one.waiting for one in said),
+            movable_bytes=reports.sums(live).movable_bytes,
+            after_ns=self._after_ns(live),
+            ahead_bytes=now.reserved_bytes if now.ahead else 0,
+        )

@@ -62,7 +62,8 @@ class Sums:
     fixed: tuple[tuple[str, int], ...] = ()
 
 
-def _said(live: Live) -> list[SlotUsage]:
+def said(live: Live) -> list[SlotUsage]:
+    """What each of the grant's processes says, unchecked."""
     if live.usage is None:
         return []
     return [live.usage.usage(member.slot, ORDINAL) for member in live.record.members]
@@ -73,14 +74,29 @@ def sums(live: Live) -> Sums:
     if live.limits is None or live.usage is None:
         return Sums()
     limit = live.record.places[ORDINAL].memory_bytes
-    said = _said(live)
-    movable = min(limit, sum(one.movable_bytes for one in said))
-    hosted = min(movable, sum(one.hosted_bytes for one in said))
-    clean = min(movable - hosted, sum(one.clean_bytes for one in said))
+    words = said(live)
+    movable = min(limit, sum(one.movable_bytes for one in words))
+    hosted = min(movable, sum(one.hosted_bytes for one in words))
+    clean = min(movable - hosted, sum(one.clean_bytes for one in words))
     fixed: Counter[str] = Counter()
     for member in live.record.members:
         fixed.update({kind.name.lower(): size for kind, size in live.usage.fixed(member.slot).items()})
     return Sums(movable, hosted, clean, tuple(fixed.items()))
+
+
+def free(live: Live) -> int:
+    """How much of its limit nothing of a grant takes on its device, by what its processes say."""
+    held = sum(max(0, one.memory_bytes - one.hosted_bytes) for one in said(live)) + live.uncharged(ORDINAL)
+    return max(0, live.record.places[ORDINAL].memory_bytes - held)
+
+
+def leaving(live: Live) -> int:
+    """How much of the room of a grant's device is free once its movable memory is away: its limit, less what stays. No
+    call takes more of the device until its memory is wanted back."""
+    limit = live.record.places[ORDINAL].memory_bytes
+    words = said(live)
+    held = sum(one.memory_bytes for one in words) + live.uncharged(ORDINAL)
+    return max(0, limit - max(0, held - sum(min(one.movable_bytes, one.memory_bytes) for one in words)))
 
 
 def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
@@ -94,12 +110,12 @@ def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
 
 def returned(live: Live) -> bool:
     """Whether processes of a grant whose memory is away have come back by themselves, or are about to."""
-    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in _said(live))
+    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in said(live))
 
 
 def fixed_now(live: Live) -> str:
     """What `divided` says, in words."""
-    return fixed_in_words(divided(sums(live), sum(one.memory_bytes for one in _said(live))))
+    return fixed_in_words(divided(sums(live), sum(one.memory_bytes for one in said(live))))
 
 
 def epoch_of(word: int) -> int:

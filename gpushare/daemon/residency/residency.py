@@ -73,11 +73,14 @@ class Transitions(Protocol):
 
 
 class Recall(Protocol):
-    """Takes memory on loan back (daemon/grants/evictions.py)."""
+    """Makes room (daemon/grants/room.py)."""
 
-    def wanted_back(self, live: Live) -> str:
-        """Called, again and again, with a suspended grant that wants its room back and finds others there. Returns in
-        words for whom it waits."""
+    def hinders(self, live: Live) -> str:
+        """Called, again and again, with a suspended grant that wants its room back. Returns what it waits for, in
+        words; empty: there is room."""
+
+    def moved(self, live: Live, size: int, ns: int) -> None:
+        """Called with a grant of which `size` bytes have come back to its device in `ns`."""
 
     def is_back(self, live: Live) -> None:
         """Called with a grant that wants no room back any more."""
@@ -101,6 +104,8 @@ class Residency:
         self._looking: set[str] = set()
         self._rests: dict[str, float] = {}
         """Until when a grant is not looked at again, by the loop's clock."""
+        self._began_ns: dict[str, int] = {}
+        """Since when grants come in."""
         self._wanted_ns: dict[str, int] = {}
         """Since when grants wait for their memory."""
         self._closed = False
@@ -171,7 +176,7 @@ class Residency:
         if live.id in self._state and not self._closed:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live)))
+            self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live), reports.free(live)))
             self._rests[live.id] = loop.time() + min(_REST_MOST_S, _REST * (loop.time() - began))
 
     def placed(self) -> None:
@@ -199,6 +204,7 @@ class Residency:
     def _forget(self, live: Live) -> None:
         self._stop_timer(live.id)
         self._wanted_ns.pop(live.id, None)
+        self._began_ns.pop(live.id, None)
         self._rests.pop(live.id, None)
         if live.record.residency.where is not Where.RESIDENT:
             self._pool.release(live.id)
@@ -240,6 +246,8 @@ class Residency:
         live.record.residency = after
         if after.where is not before.where:
             log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
+        if after.where is Where.RESUMING is not before.where:
+            self._began_ns[live.id] = time.monotonic_ns()
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
         try:
@@ -304,21 +312,10 @@ class Residency:
                 os.eventfd_write(live.bell, 1)
 
     def _find_room(self, live: Live) -> None:
-        try:
-            placement.bring_back(live, self._state.promises)
-            if live.record.places[ORDINAL].on_loan_bytes < live.record.places[ORDINAL].borrowed_bytes:
-                self._check_loan()
-            why = ""
-        except RefusedError as refusal:
-            owns = live.record.places[ORDINAL].hosted_bytes > live.record.places[ORDINAL].borrowed_bytes
-            why = f"{refusal}; {self.recall.wanted_back(live)}" if owns else str(refusal)
+        why = self.recall.hinders(live)
         self._send(live, policy.Room(time.monotonic_ns(), why))
         if not why:
             self.recall.is_back(live)
-
-    def _check_loan(self) -> None:
-        if self._state.recalls.open:
-            raise RefusedError("it had its memory on loan, which is wanted by its owner now")
 
     def _tell(self, live: Live, news: News) -> None:
         now, cannot = live.record.residency, self._cannot.pop(live.id, None)
@@ -337,6 +334,7 @@ class Residency:
             self._decide(live, f"its memory stays on the device: {stays}")
         elif news is News.RETURNED:
             name = "MemoryReturned"
+            self._count_return(live)
             self._count_wait(live)
             self._decide(live, "its memory is on the device again")
         self._ring(live)
@@ -356,6 +354,10 @@ class Residency:
             memory_bytes=place.memory_bytes,
             hosted_bytes=now.hosted_bytes,
         )
+
+    def _count_return(self, live: Live) -> None:
+        if (began := self._began_ns.pop(live.id, None)) is not None:
+            self.recall.moved(live, reports.sums(live).movable_bytes, time.monotonic_ns() - began)
 
     def _count_wait(self, live: Live) -> None:
         if (since := self._wanted_ns.pop(live.id, None)) is not None:

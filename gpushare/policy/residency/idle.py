@@ -7,43 +7,63 @@ pool, and are given up, those of the grants that were idle for the shortest time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+FOR_EVER_NS = 1 << 62
+"""How long a grant counts as idle that says itself that it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A grant that lends its memory. `work`: a number that changes with whatever its programs submit. `busy`: work is
-    in flight or waits. `ahead_bytes`: of the host pool, for its copy; 0: it has none."""
+    in flight or waits. `after_ns`: after so long without work it is idle; 0: it never is. `said_ns`: monotonic, when it
+    said that it is; None: it did not. `ahead_bytes`: of the host pool, for its copy; 0: it has none."""
 
     grant: str
     work: int
     busy: bool
     movable_bytes: int
+    after_ns: int
+    said_ns: int | None = None
     ahead_bytes: int = 0
 
 
 class Idle:
     """Since when grants do nothing."""
 
-    def __init__(self, after_ns: int) -> None:
-        self._after_ns = after_ns
+    def __init__(self) -> None:
         self._work: dict[str, int] = {}
         self._since: dict[str, int] = {}
+        self._said: set[str] = set()
 
-    def look(self, now_ns: int, grants: Iterable[Seen]) -> dict[str, int]:
-        """How long grants that are idle have been so, in ns. A grant that was not seen before begins now."""
+    def look(self, now_ns: int, grants: Iterable[Seen]) -> None:
+        """Grants that are not among these are forgotten; one that was not seen before begins now."""
         seen = {one.grant: one for one in grants}
         for gone in self._since.keys() - seen.keys():
             del self._since[gone], self._work[gone]
         for one in seen.values():
             if one.busy or self._work.get(one.grant) != one.work:
                 self._since[one.grant], self._work[one.grant] = now_ns, one.work
-        found = {grant: now_ns - since for grant, since in self._since.items()}
-        return {grant: idle for grant, idle in found.items() if idle >= self._after_ns}
+        # What is submitted after it was said makes it untrue. Work that ended before it was said may be seen only now.
+        self._said = {
+            one.grant
+            for one in seen.values()
+            if one.said_ns is not None and not one.busy and one.said_ns >= self._since[one.grant] - _LATE_NS
+        }
+
+    def idle_ns(self, now_ns: int, one: Seen) -> int:
+        """For how long it has done nothing, as it is seen now; 0: it works, or nothing is known of it yet."""
+        if one.busy or self._work.get(one.grant) != one.work:
+            return 0
+        return FOR_EVER_NS if one.grant in self._said else now_ns - self._since[one.grant]
+
+
+_LATE_NS = 10**9
 
 
 def ahead(idle: Mapping[str, int], grants: Iterable[Seen], pool_bytes: int, other_bytes: int) -> dict[str, int]:
     """How many bytes of host memory each grant shall have for a copy ahead, where that changes; 0: give it up.
 
-    `idle`: of Idle.look. `other_bytes`: of the pool, what is taken for other things than copies ahead."""
+    `idle`: of grants that are idle by their own rule, for how long. `other_bytes`: of the pool, what is taken for other
+    things than copies ahead."""
     seen = {one.grant: one for one in grants}
     room = pool_bytes // 2 - other_bytes
     wanted: dict[str, int] = {}

@@ -34,10 +34,13 @@ class Where(enum.StrEnum):
 
 
 class By(enum.StrEnum):
-    """Who wants it to leave: a person, or the reclaim of memory that it has on loan."""
+    """Why it is to leave: a person wants it, an owner reclaims what it has on loan, others want room while its programs
+    do nothing, or its turn is over."""
 
     PERSON = "person"
     RUNG = "reclaim"
+    IDLE = "idle"
+    TURN = "turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What all of its living processes report now: one has said that it changed, one has ended, or time has passed."""
+    """What all of its living processes report now: one has said that it changed, one has ended, or time has passed.
+    `free_bytes`: how much of its limit nothing of it takes on the device."""
 
     now_ns: int
     processes: tuple[Process, ...]
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +340,7 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
     if not hosted:
         return _give_up(now, event.now_ns, "none of its memory can be moved any more", move_ns)
     away = replace(now, where=Where.SUSPENDED, hosted_bytes=hosted, deadline_ns=None)
-    return away, (Count(hosted), Record(), Tell(News.MOVED))
+    return away, (Count(max(hosted, event.free_bytes)), Record(), Tell(News.MOVED))
 
 
 def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:

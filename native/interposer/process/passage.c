@@ -72,7 +72,11 @@ static void enter(struct gs_passage *passage, uint32_t most) {
   }
 }
 
-void gs_touch_enter(struct gs_passage *passage) { enter(passage, GS_OPEN); }
+void gs_touch_enter(struct gs_passage *passage) {
+  if (depth == 0)
+    __atomic_add_fetch(&gs_process->slot->touched, 1, __ATOMIC_RELAXED);
+  enter(passage, GS_OPEN);
+}
 
 void gs_settled_enter(struct gs_passage *passage) {
   enter(passage, GS_AWAY);

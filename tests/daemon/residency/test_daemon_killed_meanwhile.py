@@ -76,7 +76,7 @@ def test_killed_as_it_begins_to_suspend(daemon, client, notebook, again, name, a
     assert one.where == "suspending"
     one("carry")
     one.comes_to("suspended")
-    assert taken(daemon) == GIB
+    assert taken(daemon) == GIB // 4
     one("follow")
     one("wants")
     one.comes_to("resident")
@@ -93,7 +93,7 @@ def test_killed_as_all_have_moved_out(daemon, client, notebook, again, name, aft
     again()
     one("rejoin")
     one.comes_to("suspended")
-    assert taken(daemon) == GIB
+    assert taken(daemon) == GIB // 4
     one("follow")
     client.resume(one.id)
     one.comes_to("resident")

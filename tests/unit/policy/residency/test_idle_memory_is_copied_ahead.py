@@ -1,10 +1,12 @@
 """Who is idle, and whose memory is copied ahead: never more than half of the host pool, and never one that works."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.policy.residency import residency as policy
-from gpushare.policy.residency.idle import Idle, Seen, ahead
+from gpushare.policy.residency.idle import FOR_EVER_NS, Idle, Seen, ahead
 from gpushare.policy.residency.residency import RESIDENT, By, CopyAhead, Suspend, Where, advance
 
 AFTER = 100
@@ -12,17 +14,43 @@ MOVE_NS = 1000
 
 
 def seen(grant: str, work: int = 0, *, busy: bool = False, movable: int = 10, copied: int = 0) -> Seen:
-    return Seen(grant, work, busy, movable, copied)
+    return Seen(grant, work, busy, movable, AFTER, ahead_bytes=copied)
 
 
 def test_idle_is_who_submits_nothing_for_long() -> None:
-    idle = Idle(AFTER)
-    assert idle.look(0, [seen("a"), seen("b")]) == {}
-    assert idle.look(60, [seen("a"), seen("b", 1)]) == {}
-    assert idle.look(100, [seen("a"), seen("b", 1)]) == {"a": 100}
-    assert idle.look(160, [seen("a", busy=True), seen("b", 1)]) == {"b": 100}
-    assert idle.look(200, [seen("b", 1)]) == {"b": 140}
-    assert idle.look(300, [seen("a"), seen("b", 1)]) == {"b": 240}, "one that comes again begins anew"
+    idle = Idle()
+
+    def look(now: int, grants: list[Seen]) -> dict[str, int]:
+        idle.look(now, grants)
+        return {one.grant: ns for one in grants if (ns := idle.idle_ns(now, one))}
+
+    assert look(0, [seen("a"), seen("b")]) == {}
+    assert look(60, [seen("a"), seen("b", 1)]) == {"a": 60}
+    assert look(100, [seen("a"), seen("b", 1)]) == {"a": 100, "b": 40}
+    assert look(160, [seen("a", busy=True), seen("b", 1)]) == {"b": 100}
+    assert look(200, [seen("b", 1)]) == {"b": 140}
+    assert look(300, [seen("a"), seen("b", 1)]) == {"b": 240}, "one that comes again begins anew"
+    assert idle.idle_ns(310, seen("b", 2)) == 0, "it has worked since it was looked at"
+    assert idle.idle_ns(310, seen("b", 1, busy=True)) == 0
+    assert idle.idle_ns(310, seen("c")) == 0
+
+
+def test_a_grant_that_says_that_it_is_idle_is_until_it_works() -> None:
+    idle, second = Idle(), 10**9
+
+    def at(now: int, work: int, *, busy: bool = False, said: int | None = None) -> bool:
+        one = replace(seen("a", work, busy=busy), said_ns=None if said is None else said * second)
+        idle.look(now * second, [one])
+        return idle.idle_ns(now * second, one) >= FOR_EVER_NS
+
+    assert not at(10, 1)
+    assert at(20, 1, said=19)
+    assert at(21, 2, said=21), "what it had done before may be seen only now"
+    assert at(90, 2, said=21)
+    assert not at(95, 2, said=21, busy=True)
+    assert not at(99, 3, said=21)
+    assert not at(120, 3, said=21), "that was before it worked"
+    assert not at(121, 3)
 
 
 def test_who_is_idle_for_longest_is_copied_first() -> None:
@@ -42,7 +70,14 @@ def test_copies_give_way() -> None:
 
 GRANTS = st.lists(
     st.builds(
-        Seen, st.text("abcdef", min_size=1), st.integers(0, 3), st.booleans(), st.integers(0, 50), st.integers(0, 50)
+        Seen,
+        st.text("abcdef", min_size=1),
+        st.integers(0, 3),
+        st.booleans(),
+        st.integers(0, 50),
+        st.just(AFTER),
+        st.none(),
+        st.integers(0, 50),
     ),
     unique_by=lambda one: one.grant,
 )

@@ -1,0 +1,370 @@
+"""Makes room on devices: has memory of grants that do nothing moved to host memory when others want room, and lets
+borrowers take turns. gpushare.policy.residency.room decides; what borrowers who work have is asked for by
+daemon/grants/evictions.py. Called on the event loop only.
+
+Wants are remembered in the order in which they are to be served: what a want's turn has come for, nobody else is given
+meanwhile. A restarted daemon knows of no wants of requests: whoever still waits asks again.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpushare.daemon.grants.evictions import Evictions
+from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, put
+from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.residency import reports
+from gpushare.daemon.residency.ahead import Ahead
+from gpushare.daemon.residency.reports import ORDINAL
+from gpushare.daemon.residency.residency import Residency
+from gpushare.daemon.state import placement
+from gpushare.daemon.state.asked import Asked
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.promises import Promises
+from gpushare.daemon.state.state import State, now_ns
+from gpushare.errors import CannotMoveError, GpushareError, MakingRoomError, RefusedError
+from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.loans.recall import WANT_NS
+from gpushare.policy.residency import room as policy
+from gpushare.policy.residency.residency import By, Where
+from gpushare.policy.residency.room import Leave, Link, Resident, Short, Want, Why
+from gpushare.text.units import format_size, parse_memory
+
+log = logging.getLogger(__name__)
+
+WANTS_MAX = 64
+"""More wants than that are not remembered: they are refused as if nothing could be moved."""
+_NEVER_NS = 1 << 62
+_STAYS_NS = 10 * 10**9
+"""For so long nobody asks for the memory of a grant again that could not leave."""
+_NAMED = 3
+_SOONEST_S = 0.01
+_BY = {Why.IDLE: By.IDLE, Why.TURN: By.TURN}
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A want with what was done for it. `asked_ns`: when it was last asked for. `leaving`: grants that were told to
+    leave for it. `until_ns`: when more may leave."""
+
+    want: Want
+    wanted: Asked | Back
+    asked_ns: int
+    leaving: set[str] = field(default_factory=set)
+    until_ns: int | None = None
+
+
+class Room:
+    """A gpushare.daemon.residency.residency.Recall. `links`: by id of the device. `moves`: number of grants that were
+    told to leave, by why."""
+
+    def __init__(self, state: State, residency: Residency, ahead: Ahead, evictions: Evictions) -> None:
+        self._state, self._residency, self._ahead, self._evictions = state, residency, ahead, evictions
+        self._waiting: dict[str, _Waiting] = {}
+        self._wanted: dict[str, Asked | Back] = {}
+        self._node = Node(state, self._wanted, all_leaving=True)
+        self._since: dict[str, int] = {}
+        """Since when the memory of grants is on their devices, where it has been away."""
+        self._stays: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.links = {device.id: Link() for device in state.devices}
+
+    def close(self) -> None:
+        """Nobody is told to leave any more."""
+        self._closed = True
+        self._stop_timer()
+
+    # What requests do.
+
+    def promises(self, key: str) -> Promises | None:
+        """What a request is placed beside: besides the grants that are there, wants that go before it; None: there are
+        none."""
+        before = [one for one in self._waiting.values() if one.want.key != key and self._goes_before(one, key)]
+        if not before:
+            return None
+        draft = self._state.promises.copy()
+        for one in before:
+            self._count(draft, one)
+        return draft
+
+    def _goes_before(self, one: _Waiting, key: str) -> bool:
+        if not one.want.owner and not one.leaving:
+            return False  # nothing has been moved for it yet: what is free now is for whoever can use it
+        own = self._waiting.get(key)
+        return own is None or policy.in_order([one.want, own.want])[0] is one.want
+
+    def _count(self, draft: Promises, one: _Waiting) -> None:
+        try:
+            put(self._state, draft, one.want.key, one.wanted)
+        except GpushareError:
+            if isinstance(one.wanted, Back) and one.want.owner:
+                # What has come free of its room is its own until the rest has.
+                live = one.wanted.live
+                [place] = live.record.places
+                left = place.hosted_bytes - max(0, placement.free_on(draft, place.device))
+                draft.put(live.id, live.asked, [replace(place, hosted_bytes=max(0, left))])
+
+    def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
+        """Returns the answer to a request that does not fit: the refusal itself, or that room is being made."""
+        if type(refusal) is not RefusedError or self._closed:
+            return refusal
+        key, now = key_of(peer, asked, asker), time.monotonic_ns()
+        waiting = self._waiting.get(key) or self._remember(_Waiting(self._want(key, asked, now), asked, now))
+        if waiting is None:
+            return self._evictions.refused(peer, asked, asker, refusal)
+        waiting.asked_ns = now
+        self._act(waiting, now)
+        if not waiting.leaving:
+            answer = self._evictions.refused(peer, asked, asker, refusal)
+            if waiting.until_ns is None or type(answer) is not RefusedError:
+                self._forget(key)
+                return answer
+        estimate = self._estimate_ns(waiting, now) / 1e9
+        return MakingRoomError(f"{refusal}; {self._said(waiting, now)}: ask again until then", estimate)
+
+    def admitted(self, peer: Peer, asker: str, live: Live) -> None:
+        """Called when a request got what it wanted."""
+        if self._waiting:
+            self._forget(key_of(peer, live.asked, asker))
+        self._evictions.admitted(peer, asker, live)
+
+    def planned(self, asked: Asked) -> tuple[list[Live], int]:
+        """The grants whose memory would be moved now for a request that does not fit, and how many ns that would take;
+        none where that is not enough."""
+        now = time.monotonic_ns()
+        waiting = _Waiting(self._want("plan", asked, now), asked, now)
+        self._wanted["plan"] = asked
+        try:
+            found = self._decide(waiting, now)
+        finally:
+            del self._wanted["plan"]
+        if not isinstance(found, Leave):
+            return [], 0
+        grants = [self._state.live(grant) for grant, _ in found.grants]
+        return grants, max(self._leaves_ns(live) for live in grants)
+
+    # What suspended grants do.
+
+    def hinders(self, live: Live) -> str:
+        """Called, again and again, with a suspended grant that wants its room back: why it has to wait, in words;
+        empty: there is room, and it is its turn."""
+        key, now = key_back(live), time.monotonic_ns()
+        if (waiting := self._waiting.get(key)) is None:
+            waiting = _Waiting(self._want_back(live, now), Back(live), now)
+            waiting = self._remember(waiting, always=True) or waiting
+        waiting.asked_ns = now
+        try:
+            placement.bring_back(live, self.promises(key) or self._state.promises)
+        except RefusedError as refusal:
+            return f"{refusal}; {self._make_way(waiting, live, now)}"
+        if not waiting.want.owner and self._state.recalls.open:
+            return "it had its memory on loan, which is wanted by its owner now"
+        return ""
+
+    def _make_way(self, waiting: _Waiting, live: Live, now: int) -> str:
+        idle = self._act(waiting, now)
+        if waiting.leaving or not waiting.want.owner:
+            return self._said(waiting, now)
+        # Owners have back what borrowers have who work, less what idle grants can give.
+        words = self._evictions.wanted_back(live, idle)
+        keys, gone = self._keys(waiting), self._evictions.asked_for(waiting.want.key)
+        needed = list(idle) if gone else []
+        for grant in reversed(idle):
+            if grant in needed and self._node.fits(keys, gone, [other for other in needed if other != grant]):
+                needed.remove(grant)
+        for grant in needed:
+            self._leave(waiting, self._state.live(grant), Why.IDLE)
+        return words
+
+    def is_back(self, live: Live) -> None:
+        """Called with a grant that wants no room back any more."""
+        self._forget(key_back(live))
+        self._evictions.is_back(live)
+
+    def moved(self, live: Live, size: int, ns: int) -> None:
+        """Called with a grant of which `size` bytes have come back to its device in `ns`."""
+        self._since[live.id] = time.monotonic_ns()
+        self.links[_device(live)].moved(size, ns)
+
+    def looked(self) -> None:
+        """Called when it is known anew which grants are idle."""
+        self._retry()
+
+    # Wants.
+
+    def _remember(self, waiting: _Waiting, *, always: bool = False) -> _Waiting | None:
+        if len(self._waiting) >= WANTS_MAX and not always:
+            return None
+        self._waiting[waiting.want.key] = waiting
+        self._wanted[waiting.want.key] = waiting.wanted
+        return waiting
+
+    def _forget(self, key: str) -> None:
+        self._waiting.pop(key, None)
+        self._wanted.pop(key, None)
+
+    def _want(self, key: str, asked: Asked, now: int) -> Want:
+        most = max((device.memory_bytes for device in self._state.devices), default=0)
+
+        def bytes_of(size: int | str) -> int:
+            return size if isinstance(size, int) else parse_memory(size, most)
+
+        size, borrow = bytes_of(asked.memory), bytes_of(asked.borrow)
+        return Want(key, not borrow, size, now, max(0, size - borrow), asked.lends)
+
+    def _want_back(self, live: Live, now: int) -> Want:
+        place = live.record.places[ORDINAL]
+        guaranteed = place.memory_bytes - place.borrowed_bytes
+        return Want(key_back(live), not place.borrowed_bytes, place.hosted_bytes, now, guaranteed)
+
+    # What is done for them.
+
+    def _act(self, waiting: _Waiting, now: int) -> tuple[str, ...]:
+        """Has as many grants leave as this want needs, if so many can. Otherwise returns those that are idle."""
+        waiting.leaving, waiting.until_ns = set(), None
+        found = self._decide(waiting, now)
+        if isinstance(found, Leave):
+            for grant, why in found.grants:
+                self._leave(waiting, self._state.live(grant), why)
+            return ()
+        waiting.until_ns = found.until_ns
+        self._set_timer(now)
+        return found.idle
+
+    def _decide(self, waiting: _Waiting, now: int) -> Leave | Short:
+        keys = self._keys(waiting)
+        if self._node.fits(keys, ()):
+            there = {device for devices in self._devices(waiting) for device in devices}
+            waiting.leaving = {live.id for live in self._state if _leaves(live) and _device(live) in there}
+            return Short()
+        borrowers = [one.want for one in self._waiting.values() if not one.want.owner] or [waiting.want]
+        enough = functools.cache(lambda away: self._node.fits(keys, (), away))
+        best = Short()
+        for devices in self._devices(waiting):
+            residents = [one for device in devices for one in self._residents(device, now)]
+            found = policy.make_room(waiting.want, borrowers, residents, enough, now, self.links[devices[0]])
+            if isinstance(found, Leave):
+                return found
+            if best.until_ns is None or (found.until_ns is not None and found.until_ns < best.until_ns):
+                best = found
+        return best
+
+    def _keys(self, waiting: _Waiting) -> list[str]:
+        """The keys of the wants that go before this one, and its own."""
+        own = waiting.want
+        before = policy.in_order(one.want for one in self._waiting.values() if self._goes_before(one, own.key))
+        return [*(want.key for want in before if want.key != own.key), own.key]
+
+    def _leave(self, waiting: _Waiting, live: Live, why: Why) -> None:
+        def stays(reason: str) -> None:
+            log.info("grant %s does not leave for %s: %s", live.id, waiting.want.key[:80], reason)
+            self._stays[live.id] = time.monotonic_ns() + _STAYS_NS
+            self._retry()
+
+        try:
+            self._residency.suspend(live, _BY[why], cannot=stays)
+        except CannotMoveError as error:
+            log.info("grant %s does not leave: %s", live.id, error)
+            self._stays[live.id] = time.monotonic_ns() + _STAYS_NS
+        else:
+            waiting.leaving.add(live.id)
+
+    def _devices(self, waiting: _Waiting) -> list[list[str]]:
+        """The sets of devices on any of which the want could have its room."""
+        if isinstance(waiting.wanted, Back):
+            return [[_device(waiting.wanted.live)]]
+        each = [device.id for device in self._state.devices]
+        return [[device] for device in each] if waiting.wanted.request.devices == 1 else [each]
+
+    def _residents(self, device: str, now: int) -> Iterator[Resident]:
+        for live in self._state:
+            place = live.record.places[ORDINAL]
+            if place.device != device or not self._can_leave(live, now):
+                continue
+            sums = reports.sums(live)
+            if not sums.movable_bytes:
+                continue
+            yield Resident(
+                grant=live.id,
+                size=sums.movable_bytes,
+                dirty=sums.movable_bytes - sums.clean_bytes,
+                borrowed=place.borrowed_bytes,
+                guaranteed=place.memory_bytes - place.borrowed_bytes,
+                idle_ns=self._ahead.idle_ns(live, now),
+                after_ns=self._ahead.after_ns(live) or _NEVER_NS,
+                since_ns=self._since_ns(live, now),
+                training=live.asked.request.class_ == "training",
+            )
+
+    def _can_leave(self, live: Live, now: int) -> bool:
+        if not live.asked.lends or live.record.phase is not Phase.ACTIVE:
+            return False
+        return live.record.residency.where is Where.RESIDENT and self._stays.get(live.id, 0) <= now
+
+    def _since_ns(self, live: Live, now: int) -> int:
+        """Since when its memory is on its device."""
+        return self._since.get(live.id, now - max(0, now_ns() - live.record.created_ns))
+
+    # What is said of it, and when it is looked at again.
+
+    def _leaves_ns(self, live: Live) -> int:
+        sums = reports.sums(live)
+        return self.links[_device(live)].copy_ns(sums.movable_bytes - sums.clean_bytes)
+
+    def _estimate_ns(self, waiting: _Waiting, now: int) -> int:
+        leaving = max((self._leaves_ns(self._state.live(grant)) for grant in waiting.leaving), default=0)
+        return leaving + max(0, (waiting.until_ns or now) - now)
+
+    def _said(self, waiting: _Waiting, now: int) -> str:
+        """Where the want is, in words."""
+        seconds = f"about {self._estimate_ns(waiting, now) / 1e9:.1f} s"
+        if waiting.leaving:
+            leaving = [self._state.live(grant) for grant in sorted(waiting.leaving)]
+            size = format_size(sum(reports.sums(live).movable_bytes for live in leaving))
+            return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
+        if waiting.until_ns is not None:
+            return f"others have it for their turn, for {seconds} more"
+        return "nobody has memory there that could be moved now"
+
+    def _retry(self) -> None:
+        now = time.monotonic_ns()
+        for known in (self._since, self._stays):
+            for grant in [grant for grant in known if grant not in self._state]:
+                del known[grant]
+        for key, waiting in list(self._waiting.items()):
+            if isinstance(waiting.wanted, Back):
+                self._residency.looked(waiting.wanted.live)
+            elif now >= waiting.asked_ns + WANT_NS:
+                self._forget(key)
+            else:
+                self._act(waiting, now)
+        self._set_timer(now)
+
+    def _set_timer(self, now: int) -> None:
+        self._stop_timer()
+        until = [one.until_ns for one in self._waiting.values() if one.until_ns is not None]
+        if until and not self._closed:
+            delay = max(_SOONEST_S, (min(until) - now) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._retry)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _device(live: Live) -> str:
+    return live.record.places[ORDINAL].device
+
+
+def _leaves(live: Live) -> bool:
+    return live.record.residency.where is Where.SUSPENDING
+
+
+def _names(grants: list[Live]) -> str:
+    names = ", ".join(live.id for live in grants[:_NAMED])
+    return names + (f" and {len(grants) - _NAMED} more" if len(grants) > _NAMED else "")
