@@ -60,18 +60,30 @@ class Victim(Struct, kw_only=True):
     memory_bytes: int = 0
 
 
+class Moved(Struct, kw_only=True):
+    """A grant that does nothing, or whose turn is over, and whose memory would be moved to host memory.
+    `memory_bytes`: how much of it."""
+
+    grant: str
+    tenant: str
+    memory_bytes: int
+
+
 class Plan(Struct, kw_only=True):
     """`class`: `borrow` if a part of its time is not guaranteed, null if it does not fit. `wait_ms`: null if no grant
     has waited yet. `victims`: those that would lose while it uses all the time it asks for, judged by what each grant
     uses and wants now; if it does not fit, those that would be asked for memory that they have on loan, so that it fits
-    later. `reasons`: if it does not fit, what `POST /v1/grants` would answer. `grant`: the living grant with this key,
-    which the request would be answered with."""
+    later. `moved`: those that would be moved to host memory now, so that it fits after about `making_room_seconds`.
+    `reasons`: if it does not fit, what `POST /v1/grants` would answer. `grant`: the living grant with this key, which
+    the request would be answered with."""
 
     fits: bool
     devices: list[PlanDevice] = field(default_factory=list)
     class_: Class | None = field(name="class", default=None)
     wait_ms: ExpectedWait | None = None
     victims: list[Victim] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
+    making_room_seconds: float | None = None
     reasons: list[str] = field(default_factory=list)
     grant: str | None = None
 

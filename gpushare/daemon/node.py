@@ -124,7 +124,7 @@ class NodeContext:
         self.walls.start()
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.room, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
-        self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
+        self.planner = Planner(state, self.grants, resources, self.receipts.history, self.room)
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(

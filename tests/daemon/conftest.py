@@ -160,20 +160,26 @@ def shared_lone() -> Iterator[Shared]:
         yield Shared(lambda: make("--simulate", "1x16GiB"))
 
 
+def _lending(make: Make, more: str = "") -> Daemon:
+    node = make("--simulate", "2x16GiB")
+    config = node.state_dir / "gpushare.toml"
+    config.write_text(f'[memory]\nhost_pool = "64GiB"\nmove_seconds = 60\n{more}')
+    node.options += ["--config", str(config)]
+    # Nothing is ever drawn from it: the machine may have less.
+    node.patch("from gpushare.hostpool import memory_file", "memory_file.available = lambda: 1 << 40")
+    return node
+
+
 @pytest.fixture(scope="session")
 def shared_lending() -> Iterator[Shared]:
     with maker() as make:
+        yield Shared(lambda: _lending(make))
 
-        def made() -> Daemon:
-            node = make("--simulate", "2x16GiB")
-            config = node.state_dir / "gpushare.toml"
-            config.write_text('[memory]\nhost_pool = "64GiB"\nmove_seconds = 60\n')
-            node.options += ["--config", str(config)]
-            # Nothing is ever drawn from it: the machine may have less.
-            node.patch("from gpushare.hostpool import memory_file", "memory_file.available = lambda: 1 << 40")
-            return node
 
-        yield Shared(made)
+@pytest.fixture(scope="session")
+def shared_quick() -> Iterator[Shared]:
+    with maker() as make:
+        yield Shared(lambda: _lending(make, "idle_after_seconds = 0.3\n"))
 
 
 @pytest.fixture
@@ -201,6 +207,13 @@ def lending(shared_lending: Shared) -> Iterator[Daemon]:
     """A daemon whose host pool has room for its devices on whatever machine, and that waits for moves."""
     yield shared_lending.take()
     shared_lending.give_back()
+
+
+@pytest.fixture
+def quick(shared_quick: Shared) -> Iterator[Daemon]:
+    """The same, on which programs are idle after 0.3 s."""
+    yield shared_quick.take()
+    shared_quick.give_back()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ class PlanCommand(Command):
 def sentences(plan: Any, tenant: str) -> list[str]:
     """Returns a plan as text for people."""
     if not plan["fits"]:
-        return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
+        return [f"does not fit: {reason}" for reason in plan["reasons"]] + _later(plan)
     lines = [
         f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}"
         + (f"; {device['why']}" if device["why"] else "")
@@ -50,6 +50,17 @@ def sentences(plan: Any, tenant: str) -> list[str]:
     else:
         lines.append("no such grant has waited there yet, so nothing says how long this one would")
     lines += [_victim(victim) for victim in plan["victims"]]
+    return lines
+
+
+def _later(plan: Any) -> list[str]:
+    """What would have to happen so that it fits."""
+    lines = [_asked(one) for one in plan["victims"]]
+    if moved := plan["moved"]:
+        size, names = format_size(sum(one["memory_bytes"] for one in moved)), ", ".join(one["grant"] for one in moved)
+        grants = "1 idle grant is moved" if len(moved) == 1 else f"{len(moved)} idle grants are moved"
+        seconds = f"about {plan['making_room_seconds']:.1f} s"
+        lines.append(f"would fit after {grants} to host memory ({size}, {seconds}): {names}")
     return lines
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from gpushare.api import plan as plan_types
 from gpushare.api.types import GrantRequest
 from gpushare.daemon.accounts.receipts import WaitHistory
-from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.grants.room import Room
 from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.residency import reports
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.decisions import chosen
@@ -28,11 +29,9 @@ _IN_A_TURN = 4
 class Planner:
     """Changes nothing: several requests are planned on a copy of what is promised."""
 
-    def __init__(
-        self, state: State, grants: Grants, resources: Resources, history: WaitHistory, evictions: Evictions
-    ) -> None:
+    def __init__(self, state: State, grants: Grants, resources: Resources, history: WaitHistory, room: Room) -> None:
         self._state, self._grants, self._resources, self._history = state, grants, resources, history
-        self._evictions = evictions
+        self._room = room
 
     async def plan(
         self, peer: Peer, requests: Sequence[GrantRequest], is_member: Callable[[Peer, str], Awaitable[bool]]
@@ -45,7 +44,7 @@ class Planner:
             self._grants,
             self._resources,
             self._history,
-            self._evictions,
+            self._room,
             peer,
             several=len(requests) > 1,
         )
@@ -69,13 +68,13 @@ class _Draft:
         grants: Grants,
         resources: Resources,
         history: WaitHistory,
-        evictions: Evictions,
+        room: Room,
         peer: Peer,
         *,
         several: bool,
     ) -> None:
         self._state, self._grants, self._resources, self._history = state, grants, resources, history
-        self._evictions = evictions
+        self._room = room
         self._peer = peer
         self._promises = state.promises.copy() if several else state.promises
         self._several = several
@@ -94,8 +93,13 @@ class _Draft:
         except RefusedError as refusal:
             if type(refusal) is not RefusedError:
                 raise
-            victims = [] if self._several else self._evictions.victims(asked)
-            return plan_types.Plan(fits=False, reasons=[str(refusal)], victims=victims)
+            found = plan_types.Plan(fits=False, reasons=[str(refusal)])
+            if self._several:
+                return found
+            found.moved, found.making_room_seconds = self._moved(asked)
+            if not found.moved:
+                found.victims = self._room.victims(asked)
+            return found
         self._resources.check_parts()
         found = self._fits(f"grants[{number}]", request, places, choices)
         if self._several:
@@ -103,6 +107,14 @@ class _Draft:
         if request.key is not None:
             self._keys[request.key] = number, request, found
         return found
+
+    def _moved(self, asked: Asked) -> tuple[list[plan_types.Moved], float | None]:
+        grants, ns = self._room.planned(asked)
+        found = [
+            plan_types.Moved(grant=live.id, tenant=live.record.tenant, memory_bytes=reports.sums(live).movable_bytes)
+            for live in grants
+        ]
+        return found, ns / 1e9 if found else None
 
     def _known(self, request: GrantRequest) -> plan_types.Plan | None:
         if request.key is not None and request.key in self._keys:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from gpushare.api.plan import Victim
 from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, put
 from gpushare.daemon.host.peer import Peer
@@ -27,7 +28,6 @@ from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.errors import CannotMoveError, GpushareError, MakingRoomError, RefusedError
 from gpushare.policy.grants.lifecycle import Phase
-from gpushare.policy.loans.recall import WANT_NS
 from gpushare.policy.residency import room as policy
 from gpushare.policy.residency.residency import By, Where
 from gpushare.policy.residency.room import Leave, Link, Resident, Short, Want, Why
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 WANTS_MAX = 64
 """More wants than that are not remembered: they are refused as if nothing could be moved."""
 _NEVER_NS = 1 << 62
+_REMEMBERED_NS = 30 * 10**9
+"""For so long a request is remembered that is not made again, beyond the time in which there should be room for it."""
 _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
 _NAMED = 3
@@ -113,6 +115,8 @@ class Room:
         if type(refusal) is not RefusedError or self._closed:
             return refusal
         key, now = key_of(peer, asked, asker), time.monotonic_ns()
+        if self.promises(key) is not None:
+            refusal = RefusedError(f"{refusal}, less what is kept for others who asked before")
         waiting = self._waiting.get(key) or self._remember(_Waiting(self._want(key, asked, now), asked, now))
         if waiting is None:
             return self._evictions.refused(peer, asked, asker, refusal)
@@ -146,6 +150,10 @@ class Room:
             return [], 0
         grants = [self._state.live(grant) for grant, _ in found.grants]
         return grants, max(self._leaves_ns(live) for live in grants)
+
+    def victims(self, asked: Asked) -> list[Victim]:
+        """As Evictions.victims."""
+        return self._evictions.victims(asked)
 
     # What suspended grants do.
 
@@ -327,7 +335,7 @@ class Room:
             size = format_size(sum(reports.sums(live).movable_bytes for live in leaving))
             return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
         if waiting.until_ns is not None:
-            return f"others have it for their turn, for {seconds} more"
+            return f"others can make room in {seconds}"
         return "nobody has memory there that could be moved now"
 
     def _retry(self) -> None:
@@ -338,7 +346,7 @@ class Room:
         for key, waiting in list(self._waiting.items()):
             if isinstance(waiting.wanted, Back):
                 self._residency.looked(waiting.wanted.live)
-            elif now >= waiting.asked_ns + WANT_NS:
+            elif now >= waiting.asked_ns + _REMEMBERED_NS + self._estimate_ns(waiting, now):
                 self._forget(key)
             else:
                 self._act(waiting, now)
