@@ -136,6 +136,7 @@ def grant_view(
         class_=record.class_,
         managed=record.request.managed,
         idle_memory=record.request.idle_memory,
+        idle_after_seconds=state.idle_after_ns(live) / 1e9 if live is not None and asked.lends else None,
         gang=asked.gang,
         part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
         in_turn=record.request.in_turn,
@@ -317,6 +318,7 @@ def _tenant_view(
         grants=state.promises.grants(tenant.name),
         placement=placement.of_tenant(state, tenant.name),
         host_memory=tenant.host_memory,
+        idle_after_seconds=state.tenant_idle_after_ns(tenant.name) / 1e9,
         now=tenant_types.TenantNow(
             state=now.state,
             demand_milli=now.demand,
