@@ -29,6 +29,7 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "plan": "grants.plan.PlanCommand",
             "grant": "grants.grant.GrantCommand",
             "gang": "grants.gang.GangCommand",
+            "yield": "grants.yielding.YieldCommand",
         },
     ),
     (

@@ -195,7 +195,7 @@ def _where(memory: Any) -> str:
         text += ", wanted back"
     for why in (memory["waits"], memory["why"]):
         text += f": {why}" if why else ""
-    return text
+    return f"{text}; its programs say that they are idle" if memory["said_idle"] else text
 
 
 def _idle_after(seconds: float | None) -> str:
