@@ -30,6 +30,8 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "grant": "grants.grant.GrantCommand",
             "gang": "grants.gang.GangCommand",
             "yield": "grants.yielding.YieldCommand",
+            "pause": "grants.pausing.PauseCommand",
+            "resume": "grants.pausing.ResumeCommand",
         },
     ),
     (
