@@ -81,6 +81,10 @@ class Lib(Protocol):
     GS_SEGMENT_MAGIC: int
     GS_SEGMENT_MOST: int
     GS_LOOK_MAGIC: int
+    GS_YIELD_MAGIC: int
+    GS_YIELD_IDLE: int
+    GS_YIELD_NOW: int
+    GS_YIELD_BACK: int
     GS_LEASE_HELD: int
     GS_TRACE_RINGS: int
     GS_TRACE_EVENTS: int

@@ -36,6 +36,7 @@ SIM_RUNTIMES = tuple(
 SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 PROBE = LIB_DIR / "gpushare-probe"  # tries the walls
+YIELD = LIB_DIR / "gpushare-yield"  # says for a share whether its memory is needed
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
 LOADER_CONFIG = LIB_DIR / "ld.so.conf"
 PACKAGING = LIB_DIR / "packaging"  # what `gpushare install` puts in place

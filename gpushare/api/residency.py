@@ -10,13 +10,15 @@ Where = Literal["resident", "suspending", "suspended", "resuming"]
 class Residency(Struct, kw_only=True):
     """`where`: on its device, in host memory, or on its way there or back. `hold`: it stays away until somebody resumes
     it, whatever its programs call. `wanted`: it is to come back; `waits`: what for, in words. `why`: why it did not
-    leave when that was last asked for; empty: it did."""
+    leave when that was last asked for; empty: it did. `said_idle`: its programs have said that they are idle, and not
+    since that they are back."""
 
     where: Where
     hold: bool = False
     wanted: bool = False
     waits: str = ""
     why: str = ""
+    said_idle: bool = False
 
 
 class SuspendRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN
+
 Health = Literal["healthy", "unhealthy"]
 
 
@@ -97,6 +99,7 @@ GRACE_SECONDS_MAX = 3600
 PRIORITY_MAX = 1000
 
 Grace = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": GRACE_SECONDS_MAX})]
+IdleAfter = Annotated[float, Meta(extra_json_schema={"minimum": IDLE_SECONDS_MIN, "maximum": IDLE_SECONDS_MAX})]
 Priority = Annotated[int, Meta(extra_json_schema={"minimum": -PRIORITY_MAX, "maximum": PRIORITY_MAX})]
 
 

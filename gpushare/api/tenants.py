@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from gpushare.api.share import IdleAfter
 from gpushare.api.types import SIZE, SIZE_MAX, Placement, Quantity, number_text
 
 # A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
@@ -33,8 +34,9 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `parent`: the tenant that it is part of; if left out, the one whose name is the beginning of its own (`ml` for
     `ml/a`), if there is one. `users`, `groups`: names or numbers of the users and groups that may name this tenant, in
     addition to root. `placement`: of its shares and of those of the tenants below it, as in GrantRequest, where neither
-    their requests nor these tenants say one; left out: as the node. `source`: who set it, `file` or `adapter:NAME`;
-    nobody else may change it."""
+    their requests nor these tenants say one; left out: as the node. `idle_after_seconds`: the same for how long their
+    programs have to do nothing before memory that they lend counts as idle. `source`: who set it, `file` or
+    `adapter:NAME`; nobody else may change it."""
 
     parent: TenantName | None = None
     time: NodeTimeMilli | NodeTimeText = 0
@@ -46,6 +48,7 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     groups: list[AccountNumber | Account] = field(default_factory=list)
     placement: Placement | None = None
     host_memory: NodeMemorySize | NodeMemoryText | None = None
+    idle_after_seconds: IdleAfter | None = None
     source: Source = FILE
 
 
@@ -72,7 +75,8 @@ class Tenant(Struct, kw_only=True):
     """`guarantee`, `have`, `limit_time` and `now` are those of the tenant with all tenants below it, `allocated` and
     `grants` its own. `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what
     remains of the guarantee on the devices that work. `degraded`: `have` is less than the guarantee. `placement`: the
-    one that is in force for its shares. `host_memory`: as in TenantPolicy; None: no limit."""
+    one that is in force for its shares. `host_memory`: as in TenantPolicy; None: no limit. `idle_after_seconds`: the
+    one that is in force for its grants; 0: none counts as idle."""
 
     name: str
     parent: str | None
@@ -90,6 +94,7 @@ class Tenant(Struct, kw_only=True):
     now: TenantNow
     placement: Placement = "spread"
     host_memory: int | None = None
+    idle_after_seconds: float = 0
 
 
 class Tenants(Struct, kw_only=True):

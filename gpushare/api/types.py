@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
 from gpushare.api.residency import Residency
-from gpushare.api.share import Eviction, Grace, GrantDevice, Health, InTurn, MaxRung, Priority, Signal
+from gpushare.api.share import Eviction, Grace, GrantDevice, Health, IdleAfter, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
@@ -99,7 +99,9 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; with a `time` of 0 it
     only borrows. `device`: id, index or `any`; for several `devices` as many, separated by commas. `managed`: whether
     managed memory is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`. `idle_memory`:
-    whether its memory may be moved to host memory while the program does not use it (docs/guides/idle-memory.md).
+    whether its memory may be moved to host memory while the program does not use it (docs/guides/idle-memory.md);
+    `idle_after_seconds`: after how long without work it counts as not used; with `lend` only; left out: as its tenant
+    or the node sets it.
 
     `borrow_memory`: how much of the memory, per device, may be memory that is guaranteed to others and not used by
     them; `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), also by
@@ -126,6 +128,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     device: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 15})] | str = "any"
     managed: Managed = "charge"
     idle_memory: IdleMemory = "keep"
+    idle_after_seconds: IdleAfter | None = None
     gang: Gang | GangText | None = None
     key: Key | None = None
     ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] | None = None
@@ -205,7 +208,8 @@ class Grant(Struct, kw_only=True):
     `notice`: what the owner needs to know now, such as a device that does not work; usually empty. `walls`: empty
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
     `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its phase is
-    `suspended` while that is in host memory."""
+    `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if it may be moved;
+    0: it never counts as idle."""
 
     id: str
     key: str | None
@@ -213,6 +217,7 @@ class Grant(Struct, kw_only=True):
     class_: Class = field(name="class")
     managed: Managed = "charge"
     idle_memory: IdleMemory = "keep"
+    idle_after_seconds: float | None = None
     gang: Gang | None = None
     part_of: PartOf | None = None
     in_turn: InTurn | None = None

@@ -23,6 +23,14 @@ class JoinError(enum.IntEnum):
     RELEASED = lib.GS_JOIN_RELEASED
 
 
+class Yield(enum.IntEnum):
+    """What a grant's programs say of its memory."""
+
+    IDLE = lib.GS_YIELD_IDLE
+    NOW = lib.GS_YIELD_NOW
+    BACK = lib.GS_YIELD_BACK
+
+
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """What a process sends. Nothing in it is trusted."""
@@ -54,6 +62,12 @@ class JoinRequest:
     def looks(self) -> bool:
         """Whether it says that its residency words have changed, in this version."""
         return (self.magic, self.version) == (lib.GS_LOOK_MAGIC, VERSION)
+
+    @property
+    def yields(self) -> Yield | None:
+        """What it says of the grant's memory, in this version; None: nothing."""
+        says = (self.magic, self.version) == (lib.GS_YIELD_MAGIC, VERSION)
+        return Yield(self.slot) if says and self.slot in set(Yield) else None
 
 
 @dataclass(frozen=True, slots=True)

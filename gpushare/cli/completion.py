@@ -28,7 +28,14 @@ _GANG: _Kind = ("/v1/gangs", "parts", lambda row: {row["gang"]: row["phase"]})
 
 _NAMED = {"grant": _GRANT, "tenant": _TENANT, "parent": _TENANT, "gpu": _DEVICE, "device": _DEVICE}
 """Kinds by name of an option or argument, the same for all verbs."""
-_OF_VERB = {("grant", "id"): _GRANT, ("tenants", "name"): _TENANT, ("gang", "id"): _GANG, ("sim", "device"): _INDEX}
+_OF_VERB = {
+    ("grant", "id"): _GRANT,
+    ("pause", "id"): _GRANT,
+    ("resume", "id"): _GRANT,
+    ("tenants", "name"): _TENANT,
+    ("gang", "id"): _GANG,
+    ("sim", "device"): _INDEX,
+}
 
 
 class _Daemon:

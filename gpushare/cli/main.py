@@ -29,6 +29,9 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "plan": "grants.plan.PlanCommand",
             "grant": "grants.grant.GrantCommand",
             "gang": "grants.gang.GangCommand",
+            "yield": "grants.yielding.YieldCommand",
+            "pause": "grants.pausing.PauseCommand",
+            "resume": "grants.pausing.ResumeCommand",
         },
     ),
     (

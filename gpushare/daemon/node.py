@@ -105,6 +105,7 @@ class NodeContext:
         self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
+        state.idle_after_default_ns = round(self.idle_after_s * 1e9)
         self.residency = Residency(state, self.transitions, self.pool, self.move_s)
         self.ahead = Ahead(state, self.residency, self.pool, lambda _: round(self.idle_after_s * 1e9))
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}

@@ -13,6 +13,7 @@ from gpushare.inject import edits, ldcache, names, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_DIR, CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
+from gpushare.text.units import parse_idle_after
 
 PREFIX = "gpushare.dev/"
 # Annotations in which containerd and CRI-O mark a pod's sandbox.
@@ -31,6 +32,7 @@ _FIELDS = {
     "placement": "placement",
     "managed": "managed",
     "idle-memory": "idle_memory",
+    "idle-after": "idle_after_seconds",
     "gang": "gang",
     "borrow-memory": "borrow_memory",
     "max-rung": "max_rung",
@@ -39,6 +41,7 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
+_DURATION = "idle-after"
 # Fields that a container's environment may give where its user has named a device without a grant. They give the
 # size and the kind. The others name who pays for it, which an image, whose ENV is in the environment too, must
 # not; only `gpushare run` reads GPUSHARE_EVICTION_SIGNAL.
@@ -58,7 +61,7 @@ CREATE_SECONDS = 20
 PREPARE_SECONDS = 120
 
 
-def request(config: dict[str, Any]) -> dict[str, str | int] | None:
+def request(config: dict[str, Any]) -> dict[str, str | float] | None:
     """Returns what the config's annotations request: `{"grant": id}` of an existing grant, or fields of a GrantRequest.
     Our annotations take precedence over NVIDIA's.
 
@@ -93,7 +96,7 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     return {**wanted, "ttl_seconds": CREATE_SECONDS}
 
 
-def request_by_environment(config: dict[str, Any]) -> dict[str, str | int] | None:
+def request_by_environment(config: dict[str, Any]) -> dict[str, str | float] | None:
     """Returns what the container's environment requests, as `request` does, for a container whose user has named a CDI
     device without a grant and whose annotations request nothing.
 
@@ -126,10 +129,13 @@ def request_by_environment(config: dict[str, Any]) -> dict[str, str | int] | Non
     return {**{_FIELDS[field]: value for field, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
 
 
-def _value(name: str, text: str) -> str | int:
-    if name not in _NUMBERS:
-        return text
-    return _whole(name, text)
+def _value(name: str, text: str) -> str | float:
+    if name == _DURATION:
+        try:
+            return parse_idle_after(text)
+        except UsageError as error:
+            raise UsageError(f"annotation {PREFIX}{name}: {error}") from None
+    return _whole(name, text) if name in _NUMBERS else text
 
 
 def _whole(name: str, text: str) -> int:

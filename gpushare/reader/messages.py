@@ -27,7 +27,7 @@ class Asks(Struct, tag=True, kw_only=True):
     """`share`: as oci.request and oci.request_by_environment return it. `ways`, `container`: as nvidia.ways and
     nvidia.identity; None: the config is malformed, or does not ask so."""
 
-    share: dict[str, str | int] | None = None
+    share: dict[str, str | int | float] | None = None
     ways: list[str] | None = None
     container: str = ""
 

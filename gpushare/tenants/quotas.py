@@ -12,7 +12,14 @@ from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.grants import admission
 from gpushare.policy.grants.spread import Placement
 from gpushare.tenants import file
-from gpushare.text.units import format_size, format_time, parse_node_time, parse_size
+from gpushare.text.units import (
+    IDLE_SECONDS_MAX,
+    IDLE_SECONDS_MIN,
+    format_size,
+    format_time,
+    parse_node_time,
+    parse_size,
+)
 
 DEFAULT = "default"
 BUILT_IN = "built-in"
@@ -37,7 +44,7 @@ class Capacity:
 class Tenant:
     """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices. All three are for it and
     those below it. `parent`: as configured; `parents` returns the effective one. `placement`: None: as of the one above
-    it, or of the node. `host_memory`: bytes; None: no limit."""
+    it, or of the node; so is `idle_after_ns`. `host_memory`: bytes; None: no limit."""
 
     name: str
     parent: str | None
@@ -51,6 +58,7 @@ class Tenant:
     source: str
     placement: Placement | None = None
     host_memory: int | None = None
+    idle_after_ns: int | None = None
 
 
 def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -114,7 +122,19 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         source=check_source(name, policy.source),
         placement=policy.placement,
         host_memory=_memory(name, "host_memory", policy.host_memory) if policy.host_memory is not None else None,
+        idle_after_ns=_idle_after(name, policy.idle_after_seconds),
     )
+
+
+def _idle_after(tenant: str, seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not IDLE_SECONDS_MIN <= seconds <= IDLE_SECONDS_MAX:
+        raise UsageError(
+            f"tenant {tenant}: idle_after_seconds {seconds:g} is out of range: give {IDLE_SECONDS_MIN:g} to"
+            f" {IDLE_SECONDS_MAX}"
+        )
+    return round(seconds * 1e9)
 
 
 def _memory(tenant: str, key: str, given: int | str) -> int:

@@ -1,4 +1,5 @@
-"""Parsing and printing of sizes (bytes) and time shares (milli-GPU). Every entry point uses these and nothing else."""
+"""Parsing and printing of sizes (bytes), time shares (milli-GPU) and durations (seconds). Every entry point uses these
+and nothing else."""
 
 import re
 from decimal import Decimal
@@ -18,9 +19,13 @@ _DECIMAL = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?B)?", re.ASCII | re.
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 _MILLI = re.compile(r"[0-9]+", re.ASCII)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smh]?)", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 # 16 TiB per device is beyond any GPU and keeps every sum in a u64.
 _SIZE_MAX = 16 << 40
 _NODE_MILLI_MAX = 16000
+IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 0.1, 86400
+"""Range of the time after which memory counts as idle."""
 TEXT_MAX = 64
 """Most characters of a number. Parsing time grows with the square of its digits: a second for 100,000 of them."""
 
@@ -78,6 +83,22 @@ def parse_node_time(text: str) -> int:
     if _whole(text, milli) > _NODE_MILLI_MAX:
         raise UsageError(f"time {text!r} is out of range: a node has at most {_NODE_MILLI_MAX} (16 devices)")
     return int(milli)
+
+
+def parse_duration(text: str, least: float, most: float) -> float:
+    """`30`, `30s`, `5m` or `1.5h` -> seconds. `least`, `most`: the range in seconds. Raises UsageError."""
+    match = _DURATION.fullmatch(_stripped("duration", text))
+    if match is None:
+        raise UsageError(f"duration {text!r} is none: write for example 30s, 5m, 2h or a number of seconds")
+    seconds = float(Decimal(match[1]) * _SECONDS[match[2]])
+    if not least <= seconds <= most:
+        raise UsageError(f"duration {text!r} is out of range: give {least:g} to {most:g} seconds")
+    return seconds
+
+
+def parse_idle_after(text: str) -> float:
+    """After how long memory counts as idle -> seconds. Raises UsageError."""
+    return parse_duration(text, IDLE_SECONDS_MIN, IDLE_SECONDS_MAX)
 
 
 def _milli(stripped: str) -> Decimal | None:

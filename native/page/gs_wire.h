@@ -23,6 +23,13 @@ enum { GS_PASS_MAGIC = 0x67735031 /* "gsP1" */ };
 enum { GS_SEGMENT_MAGIC = 0x67735331 /* "gsS1" */, GS_LOOK_MAGIC = 0x67734c32 /* "gsL2" */ };
 enum { GS_SEGMENT_MOST = 1 << 30 /* bytes of one segment */ };
 
+/* In place of GS_JOIN_MAGIC, from any process of the grant, which need not have joined: what the grant's programs say of
+ * its memory, by themselves. slot is an enum gs_yield, generation 0; the reply carries nothing. IDLE: they do nothing now,
+ * it may leave as if they had done nothing for long. NOW: it is to leave at once; it comes back with the next call that
+ * needs it. BACK: it is to be on the device ahead of that call, if it is not held away. */
+enum { GS_YIELD_MAGIC = 0x67735931 /* "gsY1" */ };
+enum gs_yield { GS_YIELD_IDLE = 0, GS_YIELD_NOW = 1, GS_YIELD_BACK = 2 };
+
 enum gs_join_error { GS_JOIN_OK = 0, GS_JOIN_VERSION = 1, GS_JOIN_FULL = 2, GS_JOIN_REFUSED = 3, GS_JOIN_RELEASED = 4 };
 
 /* slot and generation are GS_NO_SLOT and 0 at the first join. After a restart of the daemon they are the process's

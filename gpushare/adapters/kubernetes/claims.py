@@ -20,6 +20,7 @@ _CLAIM = {
     "class": "class",
     "managed": "managed",
     "idleMemory": "idle_memory",
+    "idleAfterSeconds": "idle_after_seconds",
     "priority": "priority",
     "borrowMemory": "borrow_memory",
     "maxRung": "max_rung",

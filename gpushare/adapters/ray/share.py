@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from gpushare.text.units import parse_idle_after
+
 NAME = "gpushare"
 """The field in a runtime_env."""
 
@@ -15,6 +17,7 @@ _OPTIONS = (
     "placement",
     "managed",
     "idle_memory",
+    "idle_after",
     "borrow_memory",
     "max_rung",
     "grace",
@@ -69,6 +72,10 @@ def words(spec: object) -> list[str]:
 
 
 def request(spec: Mapping[str, object]) -> dict[str, object]:
-    """Returns the spec as fields of Client.plan."""
-    names = {"grace": "grace_seconds"}
-    return {names.get(name, name): f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
+    """Returns the spec as fields of Client.plan. Raises UsageError for a duration that is none."""
+    asked = {name: f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
+    if "grace" in asked:
+        asked["grace_seconds"] = asked.pop("grace")
+    if "idle_after" in asked:
+        asked["idle_after_seconds"] = parse_idle_after(str(asked.pop("idle_after")))
+    return asked

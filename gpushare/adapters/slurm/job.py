@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.errors import FailedError, UsageError
-from gpushare.text.units import PAGE
+from gpushare.text.units import PAGE, parse_idle_after
 
 Json = dict[str, Any]
 
@@ -22,13 +22,14 @@ _WORDS = {
     "class": "class",
     "managed": "managed",
     "idle-memory": "idle_memory",
+    "idle-after": "idle_after_seconds",
     "priority": "priority",
     "borrow-memory": "borrow_memory",
     "max-rung": "max_rung",
     "grace": "grace_seconds",
     "eviction-signal": "eviction_signal",
 }
-_NUMBERS = ("priority", "grace")
+_NUMBERS: dict[str, Callable[[str], float]] = {"priority": int, "grace": int, "idle-after": parse_idle_after}
 # `Nodes=... CPU_IDs=... Mem=... GRES=...`: once per group of nodes with the same, in `scontrol show job --details`.
 _GROUP = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _LIST = r"[0-9]{1,3}(?:-[0-9]{1,3})?"
@@ -192,7 +193,7 @@ def words(comment: str) -> Json:
             known = ", ".join(_WORDS)
             raise UsageError(f"{part[:80]!r} in the job's comment is unknown: write NAME=VALUE, of {known}")
         try:
-            asked[_WORDS[name]] = int(value) if name in _NUMBERS else value
+            asked[_WORDS[name]] = _NUMBERS[name](value) if name in _NUMBERS else value
         except ValueError:
             raise UsageError(f"{part[:80]!r} in the job's comment is not a whole number") from None
     return asked

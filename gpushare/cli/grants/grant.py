@@ -19,7 +19,7 @@ from gpushare.cli.look import render
 from gpushare.cli.parser import Parser, checked
 from gpushare.errors import UsageError
 from gpushare.text import rules
-from gpushare.text.units import PAGE, format_size, parse_time
+from gpushare.text.units import PAGE, format_size, parse_idle_after, parse_time
 
 WAIT_SECONDS = 60.0
 _count = whole("a number of devices", 1, 16)
@@ -89,6 +89,13 @@ def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
         choices=("keep", "lend"),
         help="keep the memory on the device (default), or let it be moved to host memory while it is not used (lend)",
     )
+    parser.option(
+        "--idle-after",
+        "S",
+        "with --idle-memory lend: without work for so long it counts as not used, as 30s, 5m or 2h (default: as the"
+        " tenant or the node says)",
+        parse_idle_after,
+    )
 
 
 def add_placement(parser: Parser, otherwise: str) -> None:
@@ -152,7 +159,12 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         *("memory", "time", "time_limit", "devices", "selector", "placement", "tenant", "class_", "managed"),
         *("idle_memory", "borrow_memory", "max_rung", "eviction_signal", "priority"),
     )
-    other = {"device": args.gpu, "grace_seconds": args.grace, "gang": _gang(args.gang, args.leases)}
+    other = {
+        "device": args.gpu,
+        "grace_seconds": args.grace,
+        "gang": _gang(args.gang, args.leases),
+        "idle_after_seconds": args.idle_after,
+    }
     return {name: getattr(args, name) for name in same} | other
 
 

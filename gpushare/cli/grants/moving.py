@@ -25,7 +25,7 @@ def add_verbs(parser: Parser) -> tuple[Parser, ...]:
     )
     suspend.add_argument("id", help="the grant's id")
     suspend.flag("--hold", "it stays away until it is resumed (default: until its programs need their memory)")
-    _add_wait(suspend, "its memory is in host memory")
+    add_wait(suspend, "its memory is in host memory")
 
     resume = parser.verb(
         "resume",
@@ -34,11 +34,12 @@ def add_verbs(parser: Parser) -> tuple[Parser, ...]:
         ("gpushare grant resume g-1a2b3c --wait=30", "and wait for at most 30 s until it is there"),
     )
     resume.add_argument("id", help="the grant's id")
-    _add_wait(resume, "its memory is on the device")
+    add_wait(resume, "its memory is on the device")
     return suspend, resume
 
 
-def _add_wait(parser: Parser, until: str) -> None:
+def add_wait(parser: Parser, until: str) -> None:
+    """Adds `--wait`, for verbs that move memory. `until`: what it waits for."""
     parser.add_argument(
         "--wait",
         nargs="?",
@@ -64,19 +65,19 @@ def _suspend(args: argparse.Namespace) -> int:
     daemon = client(args)
     grant = daemon.suspend(args.id, hold=args.hold)
     if args.wait is not None:
-        grant = _await(daemon, grant, "suspended", args.wait)
-    return answer(args, grant, lambda: _say(grant))
+        grant = wait_for(daemon, grant, "suspended", args.wait)
+    return answer(args, grant, lambda: show(grant))
 
 
 def _resume(args: argparse.Namespace) -> int:
     daemon = client(args)
     grant = daemon.resume(args.id)
     if args.wait is not None:
-        grant = _await(daemon, grant, "resident", args.wait)
-    return answer(args, grant, lambda: _say(grant))
+        grant = wait_for(daemon, grant, "resident", args.wait)
+    return answer(args, grant, lambda: show(grant))
 
 
-def _await(daemon: Any, grant: Any, wanted: str, most: float) -> Any:
+def wait_for(daemon: Any, grant: Any, wanted: str, most: float) -> Any:
     """Returns the grant once its memory is where it is wanted. Raises CannotMoveError where it does not leave, and
     FailedError after `most` seconds."""
     deadline = time.monotonic() + most
@@ -95,7 +96,8 @@ def _await(daemon: Any, grant: Any, wanted: str, most: float) -> Any:
     return grant
 
 
-def _say(grant: Any) -> None:
+def show(grant: Any) -> None:
+    """Prints where the grant's memory is."""
     hosted, now = sum(device["memory_hosted_bytes"] for device in grant["devices"]), grant["residency"]
     text = f"{grant['id']} is {now['where']}"
     if hosted:

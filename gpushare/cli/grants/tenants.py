@@ -8,7 +8,7 @@ from gpushare.cli.grants.grant import add_placement
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
-from gpushare.text.units import parse_node_time, parse_size
+from gpushare.text.units import parse_idle_after, parse_node_time, parse_size
 
 
 def _signed(text: str) -> int:
@@ -74,6 +74,14 @@ class TenantsCommand(Family):
             "most of the node's own memory that its device memory may move to (default: as much as there is)",
             parse_size,
         )
+        define.option(
+            "--idle-after",
+            "S",
+            "after how long without work memory that its grants lend counts as idle, as 30s, 5m or 2h (default: as the"
+            " tenant above or the node says)",
+            parse_idle_after,
+            dest="idle_after_seconds",
+        )
 
         remove = parser.verb(
             "remove",
@@ -101,6 +109,7 @@ class TenantsCommand(Family):
             "groups",
             "placement",
             "host_memory",
+            "idle_after_seconds",
         )
         policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         tenant = client(args).set_tenant(args.name, policy)

@@ -155,7 +155,7 @@ def grant(found: Any) -> None:
     if found["processes"]:
         say(f"  processes   {' '.join(map(str, found['processes']))}")
     if (memory := found["residency"]) is not None:
-        say(f"  its memory  {_where(memory)}")
+        say(f"  its memory  {_where(memory)}; {_idle_after(found['idle_after_seconds'])}")
     for wall in found["walls"]:
         if not wall["holds"]:
             say(f"  not held    {wall['name']}: {wall['why']}")
@@ -195,7 +195,11 @@ def _where(memory: Any) -> str:
         text += ", wanted back"
     for why in (memory["waits"], memory["why"]):
         text += f": {why}" if why else ""
-    return text
+    return f"{text}; its programs say that they are idle" if memory["said_idle"] else text
+
+
+def _idle_after(seconds: float | None) -> str:
+    return f"counts as idle after {seconds:g} s without work" if seconds else "never counts as idle"
 
 
 def debug(found: Any) -> None:

@@ -183,7 +183,7 @@ class Containers:
             raise UsageError(f"annotation {oci.PREFIX}device is {share['device']}, and the CDI device is {name}")
         return self._grant(peer, share)
 
-    def _grant(self, peer: Peer, share: dict[str, str | int]) -> tuple[Live, bool]:
+    def _grant(self, peer: Peer, share: dict[str, str | float]) -> tuple[Live, bool]:
         if "grant" in share:
             return self._state.live(str(share["grant"])), False
         try:

@@ -8,10 +8,12 @@ runs in it is killed, its files are removed, its record is written. Then `ended`
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpushare.binding.wire import Yield
 from gpushare.daemon.guard.audit import Audit
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.guard.walls import Walls
+from gpushare.daemon.residency import saying
 from gpushare.daemon.residency.pool import HostPool
 from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
@@ -49,6 +51,10 @@ class Followers:
     def processes(self, live: Live) -> None:
         """Processes of a grant have joined or ended, or say that they have moved memory."""
         self.residency.looked(live)
+
+    def said(self, live: Live, what: Yield) -> None:
+        """Programs of a grant have said something of its memory. Raises CannotMoveError where nothing becomes of it."""
+        saying.said(self.residency, live, what)
 
     def ending(self) -> None:
         """The processes of a grant have ended, and the grant may end: what is known of them is reported first."""

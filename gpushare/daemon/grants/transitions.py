@@ -224,6 +224,7 @@ class Transitions:
             changed=lambda: self._members_changed(live),
             write=lambda: self._write_members(live),
             looked=lambda: self.followers.processes(live),
+            said=lambda what: self.followers.said(live, what),
             pool=GrantPool(self._pool, live.id, self._hardware.numa_nodes(live.record)),
         )
 

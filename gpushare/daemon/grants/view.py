@@ -136,6 +136,7 @@ def grant_view(
         class_=record.class_,
         managed=record.request.managed,
         idle_memory=record.request.idle_memory,
+        idle_after_seconds=state.idle_after_ns(live) / 1e9 if live is not None and asked.lends else None,
         gang=asked.gang,
         part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
         in_turn=record.request.in_turn,
@@ -159,14 +160,19 @@ def grant_view(
         max_rung=rung_word(asked.max_rung),
         grace_seconds=asked.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
-        residency=_residency(record.residency) if live is not None and asked.lends else None,
+        residency=_residency(record.residency, live) if live is not None and asked.lends else None,
         rv=live.rv if live is not None else 0,
     )
 
 
-def _residency(now: Residency) -> residency_types.Residency:
+def _residency(now: Residency, live: Live) -> residency_types.Residency:
     return residency_types.Residency(
-        where=now.where.value, hold=now.hold, wanted=now.back, waits=now.waits, why=now.why
+        where=now.where.value,
+        hold=now.hold,
+        wanted=now.back,
+        waits=now.waits,
+        why=now.why,
+        said_idle=live.said_idle_ns is not None,
     )
 
 
@@ -317,6 +323,7 @@ def _tenant_view(
         grants=state.promises.grants(tenant.name),
         placement=placement.of_tenant(state, tenant.name),
         host_memory=tenant.host_memory,
+        idle_after_seconds=state.tenant_idle_after_ns(tenant.name) / 1e9,
         now=tenant_types.TenantNow(
             state=now.state,
             demand_milli=now.demand,

@@ -13,7 +13,7 @@ from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung
-from gpushare.text.units import parse_memory, parse_time
+from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN, parse_memory, parse_time
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256
@@ -26,7 +26,8 @@ _GANG_SIZE_MAX = 1 << 20
 class Asked:
     """`memory`: bytes, or a checked percentage as text, of the device that is chosen later. `borrow`: how much may
     be on loan; 0: none. `gang`: with its size filled in. `max_rung`, `grace_ns`: how time and memory may be taken back
-    from it, limited to what this node allows."""
+    from it, limited to what this node allows. `idle_after_ns`: after how long without work its memory counts as idle;
+    None: as its tenant or the node says (State.idle_after_ns)."""
 
     request: GrantRequest
     memory: int | str
@@ -36,12 +37,13 @@ class Asked:
     borrow: int | str
     max_rung: Rung
     grace_ns: int
+    idle_after_ns: int | None = None
 
     @classmethod
     def of(cls, request: GrantRequest, policy: Policy) -> "Asked":
         """Reads a request. `policy`: the node's. By default time is taken back from every grant, and memory is asked
         back from one that borrows it. Raises UsageError for a value that makes no sense."""
-        borrow, grace = request.borrow_memory, request.grace_seconds
+        borrow, grace, idle = request.borrow_memory, request.grace_seconds, request.idle_after_seconds
         grace = policy.grace_ns / 1e9 if grace is None else max(0, min(grace, GRACE_SECONDS_MAX))
         rung = reclaim.rung_of(request.max_rung) if request.max_rung is not None else None
         size = memory(request.memory)
@@ -54,6 +56,7 @@ class Asked:
             borrow=0 if borrow is False else size if borrow is True else memory(borrow),
             max_rung=min(policy.most, rung or (Rung.EVICT if borrow else Rung.THROTTLE)),
             grace_ns=min(policy.grace_ns, round(grace * 1e9)),
+            idle_after_ns=round(min(idle, IDLE_SECONDS_MAX) * 1e9) if idle is not None else None,
         )
 
     @property
@@ -100,6 +103,7 @@ class Asked:
             raise UsageError(f"priority {request.priority} is out of range: give {-PRIORITY_MAX} to {PRIORITY_MAX}")
         if self.lends:
             self._check_lent(host_pool_bytes)
+        self._check_idle_after()
         self._check_grace(policy)
         self._check_loan(policy)
         if request.in_turn is not None:
@@ -114,6 +118,19 @@ class Asked:
             raise UsageError(
                 "idle_memory lend needs host memory to move to, and this node has no host pool: leave idle_memory out,"
                 " or have `[memory] host_pool` set in gpushare.toml"
+            )
+
+    def _check_idle_after(self) -> None:
+        seconds = self.request.idle_after_seconds
+        if seconds is None:
+            return
+        if not self.lends:
+            raise UsageError(
+                "idle_after_seconds is for memory that is lent while it is idle: add idle_memory lend, or leave it out"
+            )
+        if not IDLE_SECONDS_MIN <= seconds <= IDLE_SECONDS_MAX:
+            raise UsageError(
+                f"idle_after_seconds {seconds:g} is out of range: give {IDLE_SECONDS_MIN:g} to {IDLE_SECONDS_MAX}"
             )
 
     def _check_grace(self, policy: Policy) -> None:

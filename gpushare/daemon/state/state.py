@@ -43,9 +43,10 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `placement`: the node's. `faults`: by id of
-    the device. `host_pool_bytes`: size of the host pool, set once that is made; 0: there is none. `refused`: the
-    latest. `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked out
-    from, and that standing; `tenants_shown`: the same of their views. `notices`: yield what a grant's owner has to know
+    the device. `host_pool_bytes`: size of the host pool, set once that is made; 0: there is none.
+    `idle_after_default_ns`: the node's, where neither a grant nor its tenant has one; 0: never. `refused`: the latest.
+    `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked out from,
+    and that standing; `tenants_shown`: the same of their views. `notices`: yield what a grant's owner has to know
     now."""
 
     def __init__(
@@ -70,6 +71,7 @@ class State:
         self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
         self.host_pool_bytes = 0
+        self.idle_after_default_ns = 0
         self.measured = 0
         self.standing: tuple[tuple[object, ...], Mapping[str, quota.Now]] | None = None
         self.tenants_shown: tuple[tuple[object, ...], list[Tenant]] | None = None
@@ -106,6 +108,17 @@ class State:
         """How much of the host pool the grant's tenant may have, and each above it; none for an unknown grant."""
         found = self._grants.get(grant_id)
         return self.tenants.host_limits(found.record.tenant) if found is not None else []
+
+    def idle_after_ns(self, live: Live) -> int:
+        """After how long without work memory that the grant lends counts as idle: its own, else its tenant's or of the
+        nearest tenant above, else the node's; 0: never."""
+        own = live.asked.idle_after_ns
+        return self.tenant_idle_after_ns(live.record.tenant) if own is None else own
+
+    def tenant_idle_after_ns(self, name: str) -> int:
+        """The same for a tenant's grants that have none of their own."""
+        found = self.tenants.idle_after_ns(name)
+        return self.idle_after_default_ns if found is None else found
 
     def ended(self, grant_id: str) -> GrantRecord | None:
         """The record of a grant that has ended, None where the ledger has none."""

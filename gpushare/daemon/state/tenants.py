@@ -76,13 +76,27 @@ class Tenants:
     def placement(self, name: str) -> Placement | None:
         """The placement of the tenant's shares: its own, or of the nearest tenant above it that has one; None: of none.
         An unknown tenant has none."""
+        for tenant in self._up(name):
+            if tenant.placement is not None:
+                return tenant.placement
+        return None
+
+    def idle_after_ns(self, name: str) -> int | None:
+        """After how long without work memory that the tenant's grants lend counts as idle: its own, or of the nearest
+        tenant above it that has one; None: of none. An unknown tenant has none."""
+        for tenant in self._up(name):
+            if tenant.idle_after_ns is not None:
+                return tenant.idle_after_ns
+        return None
+
+    def _up(self, name: str) -> Iterator[Tenant]:
+        """The tenant and those above it, the nearest first, without unknown ones."""
         above: str | None = name
         while above is not None:
             tenant = self._default if above == DEFAULT else self._found.get(above)
-            if tenant is not None and tenant.placement is not None:
-                return tenant.placement
+            if tenant is not None:
+                yield tenant
             above = self._parents.get(above)
-        return None
 
     def host_limits(self, name: str) -> list[TenantLimit]:
         """How much of the host pool the tenant may have, and each above it with all that are part of it."""

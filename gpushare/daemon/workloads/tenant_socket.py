@@ -19,11 +19,12 @@ from pathlib import Path
 
 from gpushare.binding import wire
 from gpushare.binding.pages import LimitsPage, UsagePage
-from gpushare.binding.wire import JoinError, JoinRequest, SegmentRequest
+from gpushare.binding.wire import JoinError, JoinRequest, SegmentRequest, Yield
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.records import MemberRecord
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.segment_desk import Pool, SegmentDesk
+from gpushare.daemon.workloads.yield_desk import YieldDesk
 from gpushare.errors import GpushareError, RefusedError
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Rules:
 
     `admit` decides on a join: an answer and a line for the process. `clear` empties the slot of a process that has
     died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
-    `looked` is called when a process says that its words in the page have to be read.
+    `looked` is called when a process says that its words in the page have to be read. `said`: as YieldDesk takes it.
     `pool`: the grant's part of the host pool; None: there is none.
     """
 
@@ -72,6 +73,7 @@ class Rules:
     write: Callable[[], None]
     pool: Pool | None = None
     looked: Callable[[], None] = lambda: None
+    said: Callable[[Yield], None] = lambda _: None
 
 
 class TenantSocket:
@@ -90,6 +92,7 @@ class TenantSocket:
         self._answers: list[tuple[int, _Member]] = []
         """Connections and members whose join is answered once it is written."""
         self._segments = SegmentDesk(door, rules.pool, self._changed)
+        self._yields = YieldDesk(door, rules.admit, rules.said)
         self._write_timer: asyncio.TimerHandle | None = None
         self._write_from = 0.0
 
@@ -145,6 +148,11 @@ class TenantSocket:
             if pidfd is not None:
                 os.close(pidfd)
             self._look(connection, who, request)
+            return
+        if request is not None and (says := request.yields) is not None:
+            if pidfd is not None:
+                os.close(pidfd)
+            self._yields.asked(connection, who, says)
             return
         if (wanted := SegmentRequest.parse(message)) is not None:
             if pidfd is not None:

@@ -66,7 +66,7 @@ def end_well(node, tmp_path, examples):
             if given[:2] == ["grant", "resize"]:
                 node.settle()  # there is room for it
             if {"g-1a2b3c", "$id"} & set(given):
-                lends = "lend" if given[:2] in (["grant", "suspend"], ["grant", "resume"]) else "keep"
+                lends = "lend" if {"suspend", "resume", "pause"} & set(given[:2]) else "keep"
                 grant = node.client.create(memory="3GiB", time=100, keep=True, idle_memory=lends)["id"]
                 there |= {"g-1a2b3c": grant, "$id": grant}
             if line == "tenants remove research/ada":
@@ -78,7 +78,7 @@ def end_well(node, tmp_path, examples):
                 done = node.cli(*typed, input=STATE)
             else:
                 done = (node.cli if line.startswith(PROCESSES) else node.cli_here)(*typed)
-            if line.startswith("grant suspend"):
+            if line.startswith(("grant suspend", "pause g-")):
                 assert "nothing runs in it" in done.stderr, "of a grant without a program"
                 continue
             assert done.returncode in ((0, 1) if line.startswith(STATUS_OF_MACHINE) else (0,)), (line, done.stderr)

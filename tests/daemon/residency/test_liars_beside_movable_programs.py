@@ -18,7 +18,7 @@ from run.waiting import until
 from gpushare.errors import CannotMoveError, RefusedError
 
 ROUNDS = 5
-KINDS = ["flaps", "looks", "segments", "silent", "agrees", "refuses"]
+KINDS = ["flaps", "looks", "segments", "silent", "agrees", "refuses", "yields"]
 
 
 class Liar:

@@ -7,6 +7,7 @@ segments  asks for segments of the host pool, of any size, and does not take the
 silent    never says that it has done anything, and that any number of bytes are hosted
 agrees    has done at once whatever is asked, with any number of bytes hosted
 refuses   could do nothing of it, for any reason
+yields    says that it is idle, is to move now, is to come back, and does not wait for the answers
 """
 
 import contextlib
@@ -68,6 +69,9 @@ class Liar(Mover):
         self.own.hosted_bytes = random.choice(SIZES)
         self.own.residency, self.own.move = self.word, random.choice((1, 2, 3, 4, 5, 77, (1 << 32) - 1))
         self.look()
+
+    def yields(self) -> None:
+        self.send(request(slot=random.choice((0, 1, 2, 3, 1 << 31)), magic=lib.GS_YIELD_MAGIC))
 
 
 def main() -> None:

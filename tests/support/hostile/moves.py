@@ -89,4 +89,14 @@ def segments(hostile: Hostile) -> None:
             connected(hostile).send(asked)
 
 
-MENU: dict[str, Callable[[Hostile], None]] = {attack.__name__: attack for attack in (suspends, looks, flaps, segments)}
+def yields(hostile: Hostile) -> None:
+    """Says that it is idle, is to move, is to come back, for no program of its own."""
+    with contextlib.suppress(OSError):
+        for _ in range(hostile.count(10, 200)):
+            what = hostile.random.choice((0, 1, 2, 3, hostile.random.getrandbits(32)))
+            connected(hostile).send(request(slot=what, magic=lib.GS_YIELD_MAGIC))
+
+
+MENU: dict[str, Callable[[Hostile], None]] = {
+    attack.__name__: attack for attack in (suspends, looks, flaps, segments, yields)
+}

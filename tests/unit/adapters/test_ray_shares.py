@@ -35,6 +35,8 @@ def test_options_of_the_command():
     found = words(spec)
     assert found == ["--memory=8GiB", "--time=300", "--time-limit=50%", "--class=interactive", "--borrow-memory"]
     assert request({**spec, "time": 0.3, "grace": 5}) == {**spec, "time": "0.3", "grace_seconds": 5}
+    assert words({**spec, "idle_memory": "lend", "idle_after": "5m"})[-2:] == ["--idle-memory=lend", "--idle-after=5m"]
+    assert request({**spec, "idle_after": 0.5}) == {**spec, "idle_after_seconds": 0.5}
     assert words({"memory": "-- rm; x", "time": "30%"})[0] == "--memory=-- rm; x"
 
 

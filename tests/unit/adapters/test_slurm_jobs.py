@@ -108,10 +108,11 @@ def test_a_comment():
     assert words("night run; gpushare:memory=8GiB,class=interactive,priority=3 x") == {
         "memory": "8GiB", "class": "interactive", "priority": 3,
     }  # fmt: skip
+    assert words("gpushare:idle-memory=lend,idle-after=5m") == {"idle_memory": "lend", "idle_after_seconds": 300}
     assert words("no wish") == {}
-    for bad in ("gpushare:tenant=labs", "gpushare:memory", "gpushare:priority=x", "gpushare:uid=0"):
+    for bad in ("tenant=labs", "memory", "priority=x", "idle-after=soon", "uid=0"):
         with pytest.raises(UsageError):
-            words(bad)
+            words(f"gpushare:{bad}")
 
 
 def test_who_is_not_called_by_slurmd_is_notified():

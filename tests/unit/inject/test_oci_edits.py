@@ -275,6 +275,21 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
                 "ttl_seconds": 20,
             },
         ),
+        (
+            {
+                "gpushare.dev/memory": "1GiB",
+                "gpushare.dev/time": "10%",
+                "gpushare.dev/idle-memory": "lend",
+                "gpushare.dev/idle-after": "5m",
+            },
+            {
+                "memory": "1GiB",
+                "time": "10%",
+                "idle_memory": "lend",
+                "idle_after_seconds": 300,
+                "ttl_seconds": 20,
+            },
+        ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
     ],
 )
@@ -289,6 +304,7 @@ def test_request(annotations, wanted):
         {"memory": "1"},
         {"time": "1"},
         {"memory": "1", "time": "1", "colour": "red"},
+        {"memory": "1", "time": "1", "idle-after": "soon"},
         {"memory": "1", "time": "9" * 1025},
     ],
 )

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import BY_CODE, GpushareError, UsageError
-from gpushare.text.units import GIB, MIB, format_size, format_time, parse_memory, parse_size, parse_time
+from gpushare.text.units import (
+    GIB,
+    MIB,
+    format_size,
+    format_time,
+    parse_duration,
+    parse_idle_after,
+    parse_memory,
+    parse_size,
+    parse_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +85,19 @@ def test_times_that_make_no_sense(text):
         parse_time(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("30s", 30), ("5m", 300), (" 2 h ", 7200), ("1.5h", 5400), ("0.1", 0.1)]
+)
+def test_durations_people_write(text, seconds):
+    assert parse_idle_after(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-3", "NaN", "1e3", "5 min", "5M", "m", ".5", "0", "0.05s", "25h", "9" * 65])
+def test_durations_that_make_no_sense(text):
+    with pytest.raises(UsageError, match="duration"):
+        parse_idle_after(text)
+
+
 def test_memory_as_part_of_a_device():
     assert parse_memory("35%", 1000) == 350
     with pytest.raises(UsageError):
@@ -102,6 +125,8 @@ def test_any_text_is_parsed_or_refused(text):
         assert parse_size(text) > 0
     with contextlib.suppress(UsageError):
         assert 0 <= parse_time(text) <= 1000
+    with contextlib.suppress(UsageError):
+        assert 1 <= parse_duration(text, 1, 60) <= 60
 
 
 def test_every_error_has_its_own_code():
