@@ -107,7 +107,7 @@ class NodeContext:
         state.host_pool_bytes = self.pool.size_bytes
         state.idle_after_default_ns = round(self.idle_after_s * 1e9)
         self.residency = Residency(state, self.transitions, self.pool, self.move_s)
-        self.ahead = Ahead(state, self.residency, self.pool, lambda _: round(self.idle_after_s * 1e9))
+        self.ahead = Ahead(state, self.residency, self.pool)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
         self.evictions = Evictions(state, self.transitions, engines)
         self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions)

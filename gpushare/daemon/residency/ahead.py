@@ -23,11 +23,10 @@ _LEAST_S, _MOST_S = 0.02, 1.0
 
 
 class Ahead:
-    """Also knows which grants are idle, for whoever wants their room. `after_ns`: of a grant, after how long without
-    work it is idle; 0: never."""
+    """Also knows which grants are idle, for whoever wants their room."""
 
-    def __init__(self, state: State, residency: Residency, pool: Pool, after_ns: Callable[[Live], int]) -> None:
-        self._state, self._residency, self._pool, self._after_ns = state, residency, pool, after_ns
+    def __init__(self, state: State, residency: Residency, pool: Pool) -> None:
+        self._state, self._residency, self._pool = state, residency, pool
         self._idle = Idle()
         self._timer: asyncio.TimerHandle | None = None
         self.looked: Callable[[], None] = lambda: None
@@ -36,7 +35,7 @@ class Ahead:
     def start(self) -> None:
         """Looks from now on."""
         if self._pool.size_bytes:
-            after = [after for live in self._state if live.asked.lends and (after := self._after_ns(live))]
+            after = [after for live in self._state if live.asked.lends and (after := self.after_ns(live))]
             every = min(after, default=0) / _LOOKS / 1e9 or _MOST_S
             self._timer = asyncio.get_running_loop().call_later(min(_MOST_S, max(_LEAST_S, every)), self._look)
 
@@ -51,11 +50,11 @@ class Ahead:
 
     def after_ns(self, live: Live) -> int:
         """After how long it counts as idle; 0: never."""
-        return self._after_ns(live)
+        return self._state.idle_after_ns(live)
 
     def is_idle(self, live: Live, now_ns: int) -> bool:
         """Whether it is, by its own rule."""
-        after = self._after_ns(live)
+        after = self.after_ns(live)
         return bool(after) and self.idle_ns(live, now_ns) >= after
 
     def _look(self) -> None:
@@ -86,6 +85,7 @@ class Ahead:
             work=sum(one.launches + one.touched for one in said),
             busy=any(one.inflight or one.waiting for one in said),
             movable_bytes=reports.sums(live).movable_bytes,
-            after_ns=self._after_ns(live),
+            after_ns=self.after_ns(live),
+            said_ns=live.said_idle_ns,
             ahead_bytes=now.reserved_bytes if now.ahead else 0,
         )
