@@ -50,12 +50,14 @@ _BY = {Why.IDLE: By.IDLE, Why.TURN: By.TURN}
 @dataclass(slots=True)
 class _Waiting:
     """A want with what was done for it. `asked_ns`: when it was last asked for. `leaving`: grants that were told to
-    leave for it. `until_ns`: when more may leave."""
+    leave for it and have not left yet. `made`: there is room for it, or will be once those have left. `until_ns`: when
+    more may leave."""
 
     want: Want
     wanted: Asked | Back
     asked_ns: int
     leaving: set[str] = field(default_factory=set)
+    made: bool = False
     until_ns: int | None = None
 
 
@@ -94,8 +96,8 @@ class Room:
         return draft
 
     def _goes_before(self, one: _Waiting, key: str) -> bool:
-        if not one.want.owner and not one.leaving:
-            return False  # nothing has been moved for it yet: what is free now is for whoever can use it
+        if not one.want.owner and not one.made:
+            return False  # what is free now is too little for it, and for whoever can use it
         own = self._waiting.get(key)
         return own is None or policy.in_order([one.want, own.want])[0] is one.want
 
@@ -122,7 +124,7 @@ class Room:
             return self._evictions.refused(peer, asked, asker, refusal)
         waiting.asked_ns = now
         self._act(waiting, now)
-        if not waiting.leaving:
+        if not waiting.made:
             answer = self._evictions.refused(peer, asked, asker, refusal)
             if waiting.until_ns is None or type(answer) is not RefusedError:
                 self._forget(key)
@@ -233,11 +235,12 @@ class Room:
 
     def _act(self, waiting: _Waiting, now: int) -> tuple[str, ...]:
         """Has as many grants leave as this want needs, if so many can. Otherwise returns those that are idle."""
-        waiting.leaving, waiting.until_ns = set(), None
+        waiting.leaving, waiting.until_ns, waiting.made = set(), None, False
         found = self._decide(waiting, now)
         if isinstance(found, Leave):
             for grant, why in found.grants:
                 self._leave(waiting, self._state.live(grant), why)
+            waiting.made = len(waiting.leaving) == len(found.grants)
             return ()
         waiting.until_ns = found.until_ns
         self._set_timer(now)
@@ -248,6 +251,7 @@ class Room:
         if self._node.fits(keys, ()):
             there = {device for devices in self._devices(waiting) for device in devices}
             waiting.leaving = {live.id for live in self._state if _leaves(live) and _device(live) in there}
+            waiting.made = True
             return Short()
         borrowers = [one.want for one in self._waiting.values() if not one.want.owner] or [waiting.want]
         enough = functools.cache(lambda away: self._node.fits(keys, (), away))
