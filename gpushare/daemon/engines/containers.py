@@ -7,13 +7,15 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from socket import socket
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from gpushare.api.engines import (
+    WAIT_SECONDS,
     ContainerState,
     OciEditAnswer,
     OciEditRequest,
@@ -31,7 +33,7 @@ from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live, Prepared
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads import workloads
-from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.errors import FailedError, MakingRoomError, RefusedError, UsageError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
@@ -42,8 +44,12 @@ from gpushare.reader.messages import Asks, Edit, Edited
 
 log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer")
+
 _RUNTIME_ENDED = "the runtime ended before it started the container"
 _CALLER_GONE = "what asked for it did not wait for the answer"
+_PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 0.05, 2.0
+"""Shortest and longest time between two looks at whether there is room for a container."""
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
 
@@ -66,6 +72,28 @@ def _taken(live: Live, bundle: str, config: bytes) -> Prepared | None:
     """What was worked out when this config was made, for its container; for one only."""
     prepared, live.prepared = live.prepared, None
     return prepared if prepared is not None and prepared.is_of(bundle, config) else None
+
+
+async def _once_there_is_room(
+    start: Callable[[], Awaitable[_Answer]], wait_seconds: float, connection: socket
+) -> _Answer:
+    """What `start` returns. It is repeated while memory is moved away for the container, if that is expected to end
+    within `wait_seconds` from now; in between the readers serve others. Raises FailedError where the caller has gone.
+    """
+    until = time.monotonic() + wait_seconds
+    while True:
+        try:
+            return await start()
+        except MakingRoomError as later:
+            pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
+            if time.monotonic() + pause > until:
+                raise MakingRoomError(
+                    f"{later}; the container is not started: start it again in about {pause:.1f} s, when there is room",
+                    later.estimate_seconds,
+                ) from None
+        await asyncio.sleep(min(pause, _PAUSE_MAX_SECONDS))
+        if has_gone(connection):
+            raise FailedError(_CALLER_GONE)
 
 
 class Containers:
@@ -92,6 +120,9 @@ class Containers:
         configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
         for such a configuration, what Grants.create raises, and what Readers raises.
         """
+        return await _once_there_is_room(lambda: self._edit(peer, asked, connection), asked.wait_seconds, connection)
+
+    async def _edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:
             found = await reading.asks("annotations")
             if found.share is None:
@@ -112,13 +143,16 @@ class Containers:
                     raise FailedError(_CALLER_GONE)  # and with it the grant
         return OciEditAnswer(config=msgspec.Raw(edited.config), grant=live.id)
 
-    async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
+    async def place(self, peer: Peer, name: str, asked: OciPlaceRequest, connection: socket) -> OciPlaceAnswer:
         """Serves the createRuntime hook of a container. Returns what the container has to see of its share.
 
         `name`: a grant, or a CDI device that represents none: then the annotations, or else the environment, ask for a
         grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
         Readers raises.
         """
+        return await _once_there_is_room(lambda: self._place(peer, name, asked), WAIT_SECONDS, connection)
+
+    async def _place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
             raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")
