@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 _SECONDS = 20  # timeout for slurmctld's answer
 WAIT_SECONDS = 20.0
-"""Maximum wait for memory that is on loan, and for a daemon that is restarting."""
+"""Maximum wait while room is made, and for a daemon that is restarting."""
 _AGAIN_SECONDS = 0.5
 _BEGUN = ("RUNNING", "CONFIGURING")
 _FORGOTTEN = "forgotten"
