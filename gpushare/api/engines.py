@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 WAIT_SECONDS = 5.0
-"""With the time that reading a config may take, less than the runtime wrapper and the hooks wait for an answer
-(hooks/node_api.h: GS_START_MS)."""
+"""A third of what the runtime wrapper and the hooks wait for an answer (hooks/node_api.h: GS_START_MS): the rest is for
+a busy machine."""
 
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -190,9 +190,9 @@ def test_a_container_for_which_room_is_made_waits(place, engine):
 
 def test_room_that_comes_too_late_for_the_engine_is_its_error(place):
     """Not a plugin that answers too late, which the engine would drop."""
-    engine = place.fresh(timeout_ms=2000)
-    place.room.is_made_after(1, 1.0)
-    with pytest.raises(Refused, match=r"the container is not started: start it again in about 1\.0 s"):
+    engine = place.fresh(timeout_ms=8000)
+    place.room.is_made_after(1, 4.0)
+    with pytest.raises(Refused, match=r"the container is not started: start it again in about 4\.0 s"):
         engine.create(SHARE)
     assert not engine.create(SHARE).empty
 
