@@ -319,7 +319,7 @@ class Driver:
     def _watch(self) -> None:
         """Wakes `run` whenever something may have changed; `run` then reads the state from the daemon's lists."""
         common.watch(
-            lambda: self._daemon, self._ended, self._changed.set, matters=_matters, retry_seconds=RETRY_SECONDS[0]
+            lambda: self._daemon, self._ended, self._changed.set, matters=matters, retry_seconds=RETRY_SECONDS[0]
         )
 
     def _watch_slice(self) -> None:
@@ -348,7 +348,7 @@ class Driver:
         self._changed.set()
 
 
-def _matters(event: Json) -> bool:
+def matters(event: Json) -> bool:
     """Whether the event can change the slice. Of any type: a resize is `changed` too. A grant of a claim does not,
     unless its memory may be moved: then others may borrow the room while it is away."""
     if event["kind"] == "grant":

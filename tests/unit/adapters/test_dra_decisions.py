@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedulers.draworld import DEVICE, GIB, NAME, Api, Daemon, claim, named, pod, there
 
 from gpushare.adapters.common import Latest
-from gpushare.adapters.kubernetes import claims, pace, slices
+from gpushare.adapters.kubernetes import claims, driver, pace, slices
 from gpushare.adapters.kubernetes.driver import Preparer, Publisher
 from gpushare.adapters.kubernetes.kubelet import Health, reports
 from gpushare.errors import GpushareError, MakingRoomError, UnreachableError
@@ -116,6 +116,20 @@ def test_what_can_be_had_on_loan_is_an_attribute_and_no_capacity():
     [plain] = slices.devices([DEVICE], [])
     assert found["attributes"]["memoryOnLoanMiB"] == {"int": 4 * 1024}
     assert found["capacity"] == plain["capacity"]
+
+
+@pytest.mark.parametrize(
+    ("key", "residency", "may"),
+    [
+        (f"{claims.KEYS}u/gpu/s", None, False),
+        (f"{claims.KEYS}u/gpu/s", {"where": "suspended"}, True),
+        (None, None, True),
+    ],
+)
+def test_which_grants_may_change_the_slice(key, residency, may):
+    """A claim's grant does when its memory may be moved away: what can be had on loan changes."""
+    event = {"kind": "grant", "type": "changed", "object": {"key": key, "residency": residency}}
+    assert driver.matters(event) is may
 
 
 def test_a_grant_stays_the_claims_whatever_was_made_since():
