@@ -230,12 +230,15 @@ def test_a_job_for_which_room_is_made_waits(site, cluster):
 
 
 def test_a_job_whose_room_comes_too_late_is_queued_again(site, cluster):
-    """Slurm starts it once more, and then it has its share."""
+    """Slurm starts it once more, and then it has its share. One that may not be queued again says why it ends."""
     made, daemon = site
     room = cluster[2]
     room.is_made_after(10**6, 2.0)
     job = made.submit("--gres=shard:20", "--requeue", script=WORK)
+    once = made.submit("--gres=shard:20", "--no-requeue", script=WORK)
     until(lambda: "Restarts=1" in made.scontrol("show", "job", str(job)), "it is queued again", 80)
+    until(lambda: made.state(once) == "FAILED", "the other ends", 80)
+    assert "ask again in about 2.0 s; submit the job again" in made.out(once)
     room.is_there()
     assert "DRAIN" not in made.scontrol("show", "node", made.host)
     [grant] = running(made, daemon, job).values()
