@@ -50,6 +50,10 @@ _RUNTIME_ENDED = "the runtime ended before it started the container"
 _CALLER_GONE = "what asked for it did not wait for the answer"
 _PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 0.05, 2.0
 """Shortest and longest time between two looks at whether there is room for a container."""
+WAITING_MAX = 16
+"""Starts that wait at once: each takes one of the answers that root may have in the making (http/reception.py)."""
+_WAITING_BYTES = 1 << 20
+"""A larger config does not wait: the daemon has one at a time (http/api.py)."""
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
 
@@ -74,28 +78,6 @@ def _taken(live: Live, bundle: str, config: bytes) -> Prepared | None:
     return prepared if prepared is not None and prepared.is_of(bundle, config) else None
 
 
-async def _once_there_is_room(
-    start: Callable[[], Awaitable[_Answer]], wait_seconds: float, connection: socket
-) -> _Answer:
-    """What `start` returns. It is repeated while memory is moved away for the container, if that is expected to end
-    within `wait_seconds` from now; in between the readers serve others. Raises FailedError where the caller has gone.
-    """
-    until = time.monotonic() + wait_seconds
-    while True:
-        try:
-            return await start()
-        except MakingRoomError as later:
-            pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
-            if time.monotonic() + pause > until:
-                raise MakingRoomError(
-                    f"{later}; the container is not started: start it again in about {pause:.1f} s, when there is room",
-                    later.estimate_seconds,
-                ) from None
-        await asyncio.sleep(min(pause, _PAUSE_MAX_SECONDS))
-        if has_gone(connection):
-            raise FailedError(_CALLER_GONE)
-
-
 class Containers:
     """Serves the runtime wrapper and the hooks."""
 
@@ -112,6 +94,7 @@ class Containers:
         self._state, self._grants, self._transitions = state, grants, transitions
         self._hardware, self._node, self._readers = hardware, node, readers
         self._attempts = attempts
+        self._waiting = 0
 
     async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
@@ -120,7 +103,35 @@ class Containers:
         configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
         for such a configuration, what Grants.create raises, and what Readers raises.
         """
-        return await _once_there_is_room(lambda: self._edit(peer, asked, connection), asked.wait_seconds, connection)
+        return await self._once_there_is_room(
+            lambda: self._edit(peer, asked, connection), asked.wait_seconds, asked.config, connection
+        )
+
+    async def _once_there_is_room(
+        self, start: Callable[[], Awaitable[_Answer]], wait_seconds: float, config: msgspec.Raw, connection: socket
+    ) -> _Answer:
+        """What `start` returns. It is repeated while memory is moved away for the container with this config, if that
+        is expected to end within `wait_seconds` from now; in between the readers serve others. Raises MakingRoomError
+        where it cannot wait, and FailedError where the caller has gone."""
+        until = time.monotonic() + (wait_seconds if len(bytes(config)) <= _WAITING_BYTES else 0)
+        while True:
+            try:
+                return await start()
+            except MakingRoomError as later:
+                pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
+                if time.monotonic() + pause > until or self._waiting >= WAITING_MAX:
+                    raise MakingRoomError(
+                        f"{later}; the container is not started: start it again in about {pause:.1f} s, when there is"
+                        " room",
+                        later.estimate_seconds,
+                    ) from None
+            self._waiting += 1
+            try:
+                await asyncio.sleep(min(pause, _PAUSE_MAX_SECONDS))
+            finally:
+                self._waiting -= 1
+            if has_gone(connection):
+                raise FailedError(_CALLER_GONE)
 
     async def _edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:
@@ -150,7 +161,9 @@ class Containers:
         grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
         Readers raises.
         """
-        return await _once_there_is_room(lambda: self._place(peer, name, asked), WAIT_SECONDS, connection)
+        return await self._once_there_is_room(
+            lambda: self._place(peer, name, asked), WAIT_SECONDS, asked.config, connection
+        )
 
     async def _place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
         state, config = asked.state, bytes(asked.config)
