@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
@@ -19,8 +19,12 @@ from gpushare.errors import MakingRoomError
 
 GIB = 1 << 30
 SHARE = {"memory": GIB, "time": 100}
-ASKS = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}
+ASKS = {"gpushare.dev/memory": "512MiB", "gpushare.dev/time": "2%"}
 ESTIMATE = 0.15
+ROOT_ANSWERS = 64
+"""Answers to root in the making at once (gpushare/daemon/http/reception.py)."""
+WAITING_MAX = 16
+"""Containers that wait at once (gpushare/daemon/engines/containers.py)."""
 READERS = 4
 """Configurations that the daemon reads at once (gpushare/daemon/host/readers.py)."""
 
@@ -48,8 +52,8 @@ def room(made) -> Iterator[Room]:
         daemon.client.release(grant["id"])
 
 
-def edit(daemon: Daemon, bundle: Path, **more: Any) -> Any:
-    config = {"annotations": ASKS, "process": {"args": ["true"]}, "root": {"path": "/nonexistent"}}
+def edit(daemon: Daemon, bundle: Path, args: Sequence[str] = ("true",), **more: Any) -> Any:
+    config = {"annotations": ASKS, "process": {"args": args}, "root": {"path": "/nonexistent"}}
     return daemon.client.call("POST", "/v1/oci/edit", {"bundle": str(bundle), "config": config, **more})
 
 
@@ -178,6 +182,28 @@ def test_containers_that_wait_do_not_delay_others(daemon, room, tmp_path):
         assert not any(start.done() for start in starts)
         room.is_there()
         assert len({start.result()["grant"] for start in starts}) == waiting
+
+
+def test_containers_that_wait_leave_answers_to_others(daemon, room, tmp_path):
+    """Root's answers are bounded, too: of more starts than that, most are told to come back."""
+    starts = ROOT_ANSWERS + 16
+    room.is_made_after(10**6, 0.05)
+    with ThreadPoolExecutor(starts) as pool:
+        tried = [pool.submit(edit, daemon, tmp_path, wait_seconds=60) for _ in range(starts)]
+        until(lambda: sum(one.done() for one in tried) >= starts - WAITING_MAX - READERS, "others are refused")
+        assert daemon.client.version()
+        room.is_there()
+    refused = [one.exception() for one in tried if one.exception() is not None]
+    assert refused and all("start it again in about 0.1 s" in str(one) for one in refused)
+    assert len(daemon.client.grants()) == starts - len(refused)
+
+
+def test_a_config_that_others_wait_for_does_not_wait(daemon, room, tmp_path):
+    """The daemon has one large body at a time."""
+    room.is_made_after(1, 0.05)
+    with pytest.raises(MakingRoomError, match="the container is not started"):
+        edit(daemon, tmp_path, args=["x" * 1024] * 1100)
+    assert len(room.asked) == 1
 
 
 def test_a_container_that_nobody_waits_for_any_more_gets_nothing(daemon, room, tmp_path):
