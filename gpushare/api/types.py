@@ -264,7 +264,11 @@ class Quantity(Struct, kw_only=True):
 class Device(Struct, kw_only=True):
     """`health_reason`, `unhealthy_since_ns`: set if the device does not work. It stays in the list until the daemon
     restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: set if it does not. `links`: how
-    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`."""
+    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`.
+
+    A request that may borrow (`borrow_memory`) can have, besides `allocatable`: `memory_asleep_bytes`, room that
+    suspended grants have left and nobody has borrowed, and `memory_idle_bytes`, which grants that lend have and have
+    done nothing with for long enough to be moved to host memory first (409 `making_room`)."""
 
     id: str
     index: int
@@ -278,6 +282,8 @@ class Device(Struct, kw_only=True):
     allocatable: Quantity
     context_bytes: int
     memory_used_bytes: int
+    memory_idle_bytes: int = 0
+    memory_asleep_bytes: int = 0
     attributes: dict[str, str]
     health: Health
     links: dict[str, str] = field(default_factory=dict)

@@ -284,6 +284,12 @@ def devices(found: list[Any]) -> None:
     ]
     table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)
     for device in found:
+        if lent := device["memory_asleep_bytes"] + device["memory_idle_bytes"]:
+            asleep, idle = format_size(device["memory_asleep_bytes"]), format_size(device["memory_idle_bytes"])
+            say(
+                f"device {device['index']} has {format_size(lent)} for grants that may borrow: {asleep} of suspended"
+                f" grants, {idle} of idle ones"
+            )
         if device["health"] != "healthy":
             say(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
         if device["state"] != "ready":

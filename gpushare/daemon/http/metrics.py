@@ -131,6 +131,8 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
     ),
 )
 _POD = tuple(field.name for field in fields(Pod))
+_STATES = {"suspended": "asleep"}
+"""By phase, where it has another name."""
 _AT_ONCE = 32
 """Grants after which others' calls are answered: a thousand grants take a tenth of a second."""
 
@@ -138,6 +140,7 @@ _AT_ONCE = 32
 async def _grants(context: NodeContext) -> list[str]:
     state, arbiter = context.state, context.arbiter
     families = [[f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"] for family in _COUNTERS]
+    states = ["# HELP gpushare_grant_state 1 for the state that the grant is in", "# TYPE gpushare_grant_state gauge"]
     histograms = [[f"# HELP {name} {text}", f"# TYPE {name} histogram"] for name, text, _ in _HISTOGRAMS]
     shown = set()
     for number, live in enumerate(state):
@@ -147,7 +150,9 @@ async def _grants(context: NodeContext) -> list[str]:
             continue  # it ended meanwhile
         shown.add(live.id)
         of_grant = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}"{_pod(live.record.pod)}'
-        for device in grant_view(state, live.record, live, arbiter).devices:
+        shown_now = grant_view(state, live.record, live, arbiter)
+        states.append(f'gpushare_grant_state{{{of_grant},state="{_STATES.get(shown_now.phase, shown_now.phase)}"}} 1')
+        for device in shown_now.devices:
             label = f'{of_grant},gpu_uuid="{device.id}"'
             for lines, family in zip(families, _COUNTERS, strict=True):
                 lines.append(f"{family.name}{{{label}}} {getattr(device, family.field) / family.scale!r}")
@@ -163,7 +168,7 @@ async def _grants(context: NodeContext) -> list[str]:
         for lines, family in zip(families, _COUNTERS, strict=True):
             if family.kind == "counter":
                 lines.append(f"{family.name}{{{label}}} {getattr(last.stats, family.field) / family.scale!r}")
-    return [line for lines in (*families, *histograms) for line in lines]
+    return [line for lines in (*families, states, *histograms) for line in lines]
 
 
 _TENANT_MILLI: tuple[tuple[str, str, Callable[[Tenant], int]], ...] = (
@@ -271,6 +276,18 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             "gauge",
             "Device memory in use by anybody",
             [({"gpu_uuid": device.id}, device.memory_used_bytes) for device in devices],
+        ),
+        *_family(
+            "gpushare_device_memory_asleep_bytes",
+            "gauge",
+            "Room that suspended grants have left and nobody has borrowed",
+            [({"gpu_uuid": device.id}, device.memory_asleep_bytes) for device in devices],
+        ),
+        *_family(
+            "gpushare_device_memory_idle_bytes",
+            "gauge",
+            "Memory of grants that lend it and do nothing: moved away when a borrower asks",
+            [({"gpu_uuid": device.id}, device.memory_idle_bytes) for device in devices],
         ),
         *_family(
             "gpushare_device_health",
