@@ -137,6 +137,7 @@ class NodeContext:
         self.tenancy = Tenancy(state, self.serving, self.lookups)
         self.measuring = Measuring(state, self.serving, self.transitions, self.explaining)
         self.devices = Devices(state, self.backend, arbiter, self.simulator)
+        self.devices.idle_bytes = self.ahead.idle_bytes
         self.health = Health(
             state,
             self.backend,

@@ -340,7 +340,7 @@ class Room:
             return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
         if waiting.until_ns is not None:
             return f"others can make room in {seconds}"
-        return "nobody has memory there that could be moved now"
+        return "there is room now" if waiting.made else "nobody has memory there that could be moved now"
 
     def _retry(self) -> None:
         now = time.monotonic_ns()
