@@ -103,7 +103,7 @@ class NodeContext:
         self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
-        self.residency = Residency(state, self.transitions, self.pool, self.move_s)
+        self.residency = Residency(state, self.transitions, self.pool, self.move_s, self.accounts.moves)
         self.ahead = Ahead(state, self.residency, self.pool, self.idle_after_s)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
         self.evictions = self.residency.recall = Evictions(state, self.transitions, engines)
