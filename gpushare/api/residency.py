@@ -10,13 +10,15 @@ Where = Literal["resident", "suspending", "suspended", "resuming"]
 class Residency(Struct, kw_only=True):
     """`where`: on its device, in host memory, or on its way there or back. `hold`: it stays away until somebody resumes
     it, whatever its programs call. `wanted`: it is to come back; `waits`: what for, in words. `why`: why it did not
-    leave when that was last asked for; empty: it did."""
+    leave when that was last asked for; empty: it did. `receipt`: of its last move, in words: who had its room, or how
+    memory that it had on loan was taken back; empty: neither."""
 
     where: Where
     hold: bool = False
     wanted: bool = False
     waits: str = ""
     why: str = ""
+    receipt: str = ""
 
 
 class SuspendRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

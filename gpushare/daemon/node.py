@@ -121,7 +121,7 @@ class NodeContext:
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.evictions, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
-        self.explaining = Explaining(state, self.receipts)
+        self.explaining = Explaining(state, self.receipts, self.accounts.moves)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
             state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts

@@ -70,7 +70,7 @@ class Moves:
             book.account.waited_before(now.mono_ns, waited, Holder(before.holder, before.holder_tenant))
             book.wanted_ns = now.mono_ns - waited
         if live.record.residency.where is Where.SUSPENDED:
-            book.away = Away(now.wall_ns, live.record.places[_ORDINAL].hosted_bytes, {})
+            book.away = Away(None, live.record.places[_ORDINAL].hosted_bytes, {})
 
     def _book(self, live: Live) -> _Book:
         if (found := self._books.get(live.id)) is None:
@@ -133,27 +133,28 @@ class Moves:
     def moved_out(self, live: Live) -> str:
         """The receipt of a grant whose memory has left because it was on loan; empty for others."""
         now, place, book = live.record.residency, live.record.places[_ORDINAL], self._book(live)
-        size = min(now.hosted_bytes, place.borrowed_bytes)
-        if now.by is By.PERSON or not size:
-            return ""
-        took = time.monotonic_ns() - book.leaves_ns if book.leaves_ns is not None else None
-        return lent.borrower(size, time.time_ns(), took)
+        size, live.receipt = min(now.hosted_bytes, place.borrowed_bytes), ""
+        if now.by is not By.PERSON and size:
+            took = time.monotonic_ns() - book.leaves_ns if book.leaves_ns is not None else None
+            live.receipt = lent.borrower(size, time.time_ns(), took)
+        return live.receipt
 
     def returned(self, live: Live) -> str:
         """The receipt of a grant whose memory is back; empty: nobody had its room."""
         book = self._book(live)
         away, wanted, book.away, book.wanted_ns = book.away, book.wanted_ns, None, None
-        if away is None:
-            return ""
-        return lent.lender(away, time.time_ns(), time.monotonic_ns() - wanted if wanted is not None else None)
+        if away is not None:
+            took = time.monotonic_ns() - wanted if wanted is not None else None
+            live.receipt = lent.lender(away, time.time_ns(), took)
+        return live.receipt if away is not None else ""
 
-    def lent_to(self, live: Live) -> list[tuple[str, int]]:
-        """The tenants that have had the room of a grant whose memory is away, and how many bytes, the largest first."""
+    def meanwhile(self, live: Live) -> str:
+        """Since when a grant's memory is away, and who has its room, in words; empty: it is not."""
         book = self._books.get(live.id)
         if book is None or book.away is None:
-            return []
+            return ""
         book.away.look(time.time_ns(), self._others(live))
-        return book.away.lent_to
+        return lent.meanwhile(book.away)
 
     # Once a second.
 

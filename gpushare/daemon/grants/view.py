@@ -159,14 +159,14 @@ def grant_view(
         max_rung=rung_word(asked.max_rung),
         grace_seconds=asked.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
-        residency=_residency(record.residency) if live is not None and asked.lends else None,
+        residency=_residency(record.residency, live.receipt) if live is not None and asked.lends else None,
         rv=live.rv if live is not None else 0,
     )
 
 
-def _residency(now: Residency) -> residency_types.Residency:
+def _residency(now: Residency, receipt: str) -> residency_types.Residency:
     return residency_types.Residency(
-        where=now.where.value, hold=now.hold, wanted=now.back, waits=now.waits, why=now.why
+        where=now.where.value, hold=now.hold, wanted=now.back, waits=now.waits, why=now.why, receipt=receipt
     )
 
 

@@ -71,7 +71,8 @@ class Live:
     `socket`: set while it is in use. `handle`: the arbiter's, while the grant is served. `shares`: those pushed last,
     one per place. `starter`: pidfd of the runtime that is about to start the grant's container. `rv`: number of its
     last event in the watch stream. `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the
-    last time that one of its processes took too much memory of the driver, in words.
+    last time that one of its processes took too much memory of the driver, in words. `receipt`: what its last move gave
+    or cost it, in words.
     """
 
     record: GrantRecord
@@ -89,6 +90,7 @@ class Live:
     eviction: Eviction | None = None
     shares: list[Share] = field(default_factory=list)
     exceeded: str = ""
+    receipt: str = ""
 
     @property
     def id(self) -> str:

@@ -26,10 +26,10 @@ def borrowers(before: Mapping[str, int], most: Iterable[Loan], room: int) -> lis
 
 @dataclass(slots=True)
 class Away:
-    """Of a grant whose memory is away. `left_ns`, `back_ns`: wall times at which its room was left, and taken again.
-    `lent_ns`: since when others had of it. `room`: bytes that left."""
+    """Of a grant whose memory is away. `left_ns`, `back_ns`: wall times at which its room was left, and taken again;
+    None: not known, and not yet. `lent_ns`: since when others had of it. `room`: bytes that left."""
 
-    left_ns: int
+    left_ns: int | None
     room: int
     before: Mapping[str, int]
     lent_ns: int | None = None
@@ -62,8 +62,15 @@ def lender(away: Away, now_ns: int, back_in_ns: int | None) -> str:
         return ""
     until = away.back_ns if away.back_ns is not None else now_ns
     size = format_size(min(away.room, sum(size for _, size in tenants)))
-    span = f"{clock(away.lent_ns or away.left_ns, _MINUTE)}-{clock(until, _MINUTE)}"
+    span = f"{clock(away.lent_ns or until, _MINUTE)}-{clock(until, _MINUTE)}"
     return f"{size} lent {span} to {_named(tenants)}; {back}"
+
+
+def meanwhile(away: Away) -> str:
+    """What is said of a grant while its memory is away, after how much of it is; begins with a blank or a comma."""
+    since = f" since {clock(away.left_ns, _MINUTE)}" if away.left_ns is not None else ""
+    tenants = away.lent_to
+    return f"{since}, its room lent to {_named(tenants)}," if tenants else since
 
 
 def _named(tenants: Collection[tuple[str, int]]) -> str:

@@ -112,6 +112,7 @@ def test_both_sides_get_a_receipt(daemon, client, notebook):
     with daemon.configured("[memory]", '[reclaim]\nlend_to = "demote"\n[memory]'):
         one, other = lent(daemon, client, notebook)
         assert client.grant(other.id)["devices"][0]["memory_borrowed_bytes"]
+        assert "its room lent to tenant default, until it needs them" in daemon.cli_here("why", one.id).stdout
         one("wants")  # its room is taken: the borrower is moved first, which has not been told how to yet
         until(lambda: holders(daemon).get(("default", other.id)), "whose memory is in the way is named")
         other("follow")
@@ -119,6 +120,7 @@ def test_both_sides_get_a_receipt(daemon, client, notebook):
         one.comes_to("resident")
         [receipt] = [text for text in decisions(daemon, one.id) if "on the device again" in text]
         assert " lent " in receipt and " to tenant default; back in " in receipt, receipt
+        assert client.grant(one.id)["residency"]["receipt"] == receipt.partition(": ")[2]
         [given] = [text for text in decisions(daemon, other.id) if "on loan; moved out" in text]
         assert given.endswith(" s"), given
         assert "to tenant default" in daemon.cli_here("why", one.id).stdout
@@ -175,3 +177,29 @@ def test_a_liar_has_no_more_than_its_limit(daemon, client, notebook):
         one(f"forge copied_bytes {number}")
     assert all(number < 1 << 50 for number in metric(daemon, "gpushare_swap_bytes_total"))
     daemon.end_children()
+
+
+def test_copies_ahead_and_those_that_a_call_caused_are_told_apart(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('[memory]\nhost_pool = "1GiB"\nidle_after_seconds = 0.2\nmove_seconds = 60\n')
+    node = make_daemon("--simulate", "1x4GiB", "--config", str(config)).start()
+    program = node.spin("1GiB", "50%", idle_memory="lend")
+    [grant] = node.client.grants()
+    assert program.tell("alloc 64MiB")["ok"]
+    until(lambda: node.client.grant(grant["id"])["devices"][0]["memory_clean_bytes"] == 64 * MIB, "it is copied ahead")
+    assert node.cli("grant", "suspend", grant["id"], "--wait=30").returncode == 0
+    program.tell("touch 3")
+    until(lambda: node.client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
+    out, back = copied(node, program.pid)
+
+    def counted(way):
+        causes = ("person", "reclaim", "want", "turn", "wake", "ahead")
+        found = {why: max(metric(node, "gpushare_swap_bytes_total", dir=way, cause=why)) for why in causes}
+        return {why: size for why, size in found.items() if size}
+
+    assert counted("in") == {"wake": back} == {"wake": 64 * MIB}
+    until(lambda: counted("out") == {"ahead": copied(node, program.pid)[0]}, "giving it up copied nothing")
+    assert out >= 64 * MIB
+    assert program.tell("idle") is not None
+    program.close()
+    node.stop()

@@ -16,7 +16,7 @@ from gpushare.policy.residency.costs import (
     cause,
     in_the_way,
 )
-from gpushare.policy.residency.lent import NAMED, Away, borrower, borrowers, lender
+from gpushare.policy.residency.lent import NAMED, Away, borrower, borrowers, lender, meanwhile
 from gpushare.policy.residency.residency import By, Residency, Where
 
 GIB = 1 << 30
@@ -203,6 +203,14 @@ def test_the_receipts_of_both_sides():
     assert lender(away, BACK + S, None) == "8GiB lent 14:02-14:31 to tenant b; back"
     assert borrower(8 * GIB, BACK, 170_000_000) == "had 8GiB on loan; moved out 14:31 in 0.17 s"
     assert borrower(8 * GIB, BACK, None) == "had 8GiB on loan; moved out 14:31"
+
+
+def test_what_is_said_meanwhile():
+    away = Away(LEFT, 8 * GIB, {})
+    assert meanwhile(away) == " since 14:00"
+    away.look(TAKEN, [loan("g-2", GIB, tenant="b")])
+    assert meanwhile(away) == " since 14:00, its room lent to tenant b,"
+    assert meanwhile(Away(None, 8 * GIB, {})) == "", "it left before the daemon was started"
 
 
 def test_the_most_that_a_borrower_had_counts_and_those_that_have_ended_too():
