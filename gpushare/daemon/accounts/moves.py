@@ -86,7 +86,8 @@ class Moves:
         book, now = self._book(live), time.monotonic_ns()
         waits = live.record.residency.where is not Where.RESIDENT and any(one.wants for one in processes)
         if waits:
-            book.wanted_ns = now if book.wanted_ns is None else book.wanted_ns
+            if book.wanted_ns is None and not live.record.residency.hold:
+                book.wanted_ns = now
             book.account.blocked(now, self._holder(live))
         book.account.wait(now, waits=waits)
 
@@ -190,12 +191,14 @@ class Moves:
             self._read(live, now)
         from_ns, passed = begin(book.written, at), max(0, at.mono_ns - book.written.mono_ns)
         book.written = at
+        cut, hosted = book.account.cut(at.mono_ns), (place.hosted_bytes >> 20) * (passed // 1_000_000)
+        if not (hosted or cut.copied or cut.stalled):
+            return []
         base = Move(live.id, live.record.tenant, place.device, "", "", "", from_ns, at.wall_ns)
-        cut = book.account.cut(at.mono_ns)
         for holder, stall in cut.stalled.items():
             waits_for: For = "person" if holder.tenant == HELD else "room" if holder.tenant else "copy"
             self.stalled_ns[base.tenant, waits_for] += stall.ns
-        return list(_lines(base, cut, (place.hosted_bytes >> 20) * (passed // 1_000_000)))
+        return list(_lines(base, cut, hosted))
 
     def _read(self, live: Live, state: Residency) -> None:
         """Counts what was copied in a state."""

@@ -136,27 +136,44 @@ def test_a_killed_daemon_loses_no_stall_and_counts_nothing_twice(daemon, client,
     one(f"forge copied_bytes {7 * GIB}")
     one("carry")
     one.comes_to("suspended")
+    began = time.monotonic_ns()
     one("wants")
     one.comes_to("resuming")
     until(lambda: usage(daemon, one.id)["stalled_ns"] > S, "its wait is in the ledger", 20)
     until(lambda: usage(daemon, one.id)["moved_out_bytes"] == 7 * GIB, "so are the bytes")
     started = usage(daemon, one.id)
-    began = time.monotonic_ns()
     os.kill(daemon.process.pid, signal.SIGKILL)
     daemon.process.wait()
     one(f"forge copied_bytes {9 * GIB}")  # while no daemon ran
     daemon.start()
     one.comes_to("resuming")
     until(lambda: usage(daemon, one.id)["stalled_ns"] > started["stalled_ns"] + S, "it goes on waiting", 20)
-    passed = time.monotonic_ns() - began
-    found = usage(daemon, one.id)
-    assert found["stalled_ns"] - started["stalled_ns"] <= passed + 2 * S, "no second counts twice"
+    found = usage(daemon, one.id)["stalled_ns"]
+    assert found <= time.monotonic_ns() - began, "no second counts twice"
+    [(gap,)] = daemon.rows("SELECT gap_ns FROM runs ORDER BY run DESC LIMIT 1")
+    assert found >= started["stalled_ns"] + gap > started["stalled_ns"], "it waited without a daemon, too"
     until(lambda: usage(daemon, one.id)["moved_in_bytes"] == 2 * GIB, "what was copied meanwhile")
     assert usage(daemon, one.id)["moved_out_bytes"] == 7 * GIB
     one("rejoin")
     one("carry")
     one.comes_to("resident")
     until(lambda: usage(daemon, one.id)["stalls"] == 1, "it was one wait")
+
+
+def test_hosted_memory_goes_on_after_a_kill_and_the_gap_is_in_nobodys_bill(daemon, client, notebook):
+    began = time.monotonic_ns()
+    one = notebook(gpu="0").holds().suspended()
+    until(lambda: usage(daemon, one.id)["hosted_byte_s"] > 7 * GIB, "a second of 7 GiB", 20)
+    before = usage(daemon, one.id)["hosted_byte_s"]
+    daemon.kill()
+    daemon.start()
+    one.comes_to("suspended")
+    assert usage(daemon, one.id)["hosted_byte_s"] >= before
+    until(lambda: usage(daemon, one.id)["hosted_byte_s"] > before + 2 * 7 * GIB, "it goes on", 20)
+    hosted, took = usage(daemon, one.id)["hosted_byte_s"], time.monotonic_ns() - began
+    [(gap,)] = daemon.rows("SELECT gap_ns FROM runs ORDER BY run DESC LIMIT 1")
+    assert gap > 0 and hosted <= 7 * GIB * (took - gap) / S
+    assert usage(daemon, one.id)["moved_out_bytes"] == 0, "the process says that it has copied nothing"
 
 
 def test_a_liar_has_no_more_than_its_limit(daemon, client, notebook):
