@@ -11,7 +11,8 @@ class Residency(Struct, kw_only=True):
     """`where`: on its device, in host memory, or on its way there or back. `hold`: it stays away until somebody resumes
     it, whatever its programs call. `wanted`: it is to come back; `waits`: what for, in words. `why`: why it did not
     leave when that was last asked for; empty: it did. `said_idle`: its programs have said that they are idle, and not
-    since that they are back."""
+    since that they are back. `receipt`: of its last move, in words: who had its room, or how memory that it had on loan
+    was taken back; empty: neither."""
 
     where: Where
     hold: bool = False
@@ -19,6 +20,7 @@ class Residency(Struct, kw_only=True):
     waits: str = ""
     why: str = ""
     said_idle: bool = False
+    receipt: str = ""
 
 
 class SuspendRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

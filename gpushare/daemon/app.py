@@ -268,6 +268,7 @@ class _Daemon:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.accounts.moves.adopt()
         context.residency.adopt()
         context.ahead.start()
         context.preparing.adopt()

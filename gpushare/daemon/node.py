@@ -106,7 +106,7 @@ class NodeContext:
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         state.idle_after_default_ns = round(self.idle_after_s * 1e9)
-        self.residency = Residency(state, self.transitions, self.pool, self.move_s)
+        self.residency = Residency(state, self.transitions, self.pool, self.move_s, self.accounts.moves)
         self.ahead = Ahead(state, self.residency, self.pool)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
         self.evictions = Evictions(state, self.transitions, engines)
@@ -126,7 +126,7 @@ class NodeContext:
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.room, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.room)
-        self.explaining = Explaining(state, self.receipts)
+        self.explaining = Explaining(state, self.receipts, self.accounts.moves)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
             state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts

@@ -44,7 +44,7 @@ _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
 _NAMED = 3
 _SOONEST_S = 0.01
-_BY = {Why.IDLE: By.IDLE, Why.TURN: By.TURN}
+_BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
 
 
 @dataclass(slots=True)

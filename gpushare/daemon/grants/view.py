@@ -173,6 +173,7 @@ def _residency(now: Residency, live: Live) -> residency_types.Residency:
         waits=now.waits,
         why=now.why,
         said_idle=live.said_idle_ns is not None,
+        receipt=live.receipt,
     )
 
 

@@ -14,6 +14,7 @@ from gpushare.api import findings as finding_types
 from gpushare.api import types
 from gpushare.api.tenants import Tenant
 from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
+from gpushare.daemon.accounts.moves import For
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
 from gpushare.daemon.node import NodeContext
@@ -22,6 +23,7 @@ from gpushare.inject.pod import Pod
 from gpushare.ledger.usage import Sums
 from gpushare.policy.loans.recall import Outcome
 from gpushare.policy.loans.reclaim import Rung
+from gpushare.policy.residency.costs import Cause, Way
 from gpushare.policy.residency.residency import By
 
 Sample = tuple[dict[str, str], float]
@@ -66,6 +68,36 @@ def _loop_latency(latency: Latency) -> list[str]:
         lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
     lines.append(f'{name}_bucket{{le="+Inf"}} {latency.count}')
     return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
+
+
+def _costs(context: NodeContext) -> list[str]:
+    """What moving memory costs. `context`: has the tenants and devices, of which there are few."""
+    moves = context.accounts.moves
+    tenants = sorted({tenant.name for tenant in context.state.tenants} | {tenant for tenant, _ in moves.stalled_ns})
+    return [
+        *_family(
+            "gpushare_swap_bytes_total",
+            "counter",
+            "Bytes of device memory copied to host memory and back, by why",
+            [
+                ({"gpu_uuid": device.id, "dir": way, "cause": why}, moves.bytes[device.id, way, why])
+                for device in context.state.devices
+                for way in Way
+                for why in Cause
+            ],
+        ),
+        *_family(
+            "gpushare_swap_stall_seconds_total",
+            "counter",
+            "Time calls waited for memory that was in host memory: for room that others had, for the copy alone, or for"
+            " a person who had it stay away",
+            [
+                ({"tenant": tenant, "for": what}, moves.stalled_ns[tenant, what] / 1e9)
+                for tenant in tenants
+                for what in get_args(For)
+            ],
+        ),
+    ]
 
 
 def _moves(moves: Residency) -> list[str]:
@@ -209,9 +241,12 @@ _TENANT_SUMS: tuple[tuple[str, str, str, dict[str, Callable[[Sums], float]]], ..
     ),
     (
         "memory_byte_seconds_total",
-        "Device memory held, times how long",
+        "Memory held, times how long: on devices, and of device memory in host memory",
         "tier",
-        {"device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS},
+        {
+            "device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS,
+            "host": lambda sums: sums.hosted_mib_ms * _BYTE_SECONDS,
+        },
     ),
 )
 
@@ -333,6 +368,7 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             ],
         ),
         *_moves(context.residency),
+        *_costs(context),
         *_family(
             "gpushare_attempts_total",
             "counter",

@@ -39,7 +39,7 @@ class By(enum.StrEnum):
 
     PERSON = "person"
     RUNG = "reclaim"
-    IDLE = "idle"
+    WANT = "want"
     TURN = "turn"
 
 
