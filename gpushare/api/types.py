@@ -375,8 +375,7 @@ class Event(Struct, kw_only=True):
     of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
     nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; the grant's `notice` names the process and what was done to it. MemoryMoved, MemoryReturned: a grant's movable
-    memory is in host memory now, or on the device again."""
+    have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back."""
 
     rv: int
     epoch: int
@@ -388,7 +387,7 @@ class Event(Struct, kw_only=True):
 
 class ErrorBody(Struct, kw_only=True, omit_defaults=True):
     """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do.
-    `estimate_seconds`: with `making_room`, in how long the request is expected to fit."""
+    `estimate_seconds`: with `making_room`, when the request should fit."""
 
     code: str
     message: str

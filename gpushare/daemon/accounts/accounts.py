@@ -106,7 +106,8 @@ class Accounts:
                     tenant = live.record.tenant
                     scavenges = policies[tenant].weight == 0 if tenant in policies else False
                     here = live.id, tenant, place.device, place.index
-                    found.append(Sample(*here, guarantee, book, stats, served, scavenges, place.hosted_bytes))
+                    hosted = live.record.residency.hosted_bytes
+                    found.append(Sample(*here, guarantee, book, stats, served, scavenges, hosted))
         return found
 
     def ends(self, live: Live) -> None:

@@ -70,7 +70,7 @@ class Moves:
             book.account.waited_before(now.mono_ns, waited, Holder(before.holder, before.holder_tenant))
             book.wanted_ns = now.mono_ns - waited
         if live.record.residency.where is Where.SUSPENDED:
-            book.away = Away(None, live.record.places[_ORDINAL].hosted_bytes, {})
+            book.away = Away(None, live.record.residency.hosted_bytes, {})
 
     def _book(self, live: Live) -> _Book:
         if (found := self._books.get(live.id)) is None:
@@ -191,7 +191,7 @@ class Moves:
             self._read(live, now)
         from_ns, passed = begin(book.written, at), max(0, at.mono_ns - book.written.mono_ns)
         book.written = at
-        cut, hosted = book.account.cut(at.mono_ns), (place.hosted_bytes >> 20) * (passed // 1_000_000)
+        cut, hosted = book.account.cut(at.mono_ns), (live.record.residency.hosted_bytes >> 20) * (passed // 1_000_000)
         if not (hosted or cut.copied or cut.stalled):
             return []
         base = Move(live.id, live.record.tenant, place.device, "", "", "", from_ns, at.wall_ns)
