@@ -32,10 +32,11 @@ _LATE_PART = 4
 """Of the time after which a grant is idle: one that has rested for less works, and may go on working for ever."""
 _MORE_AT_MOST = 10
 """A turn is at most so many times as long for being of a grant with a larger guarantee."""
-_RATE = 20 * 10**9
-_RATE_LEAST, _RATE_MOST = 10**8, 10**12
+_NS = 0.05
+"""For a byte, before any move was seen: 20 GB/s."""
+_NS_LEAST = 0.001
 _SEEN_LEAST = 16 << 20
-_WEIGHT = Fraction(3, 10)
+_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +94,29 @@ class Short:
 
 
 class Link:
-    """How fast memory of one device moves, by the moves that were seen: a running mean. `factor`: by how much turns are
-    longer than the moves alone ask for."""
+    """How fast memory of one device moves, by the moves that were seen: a running mean of the time that a byte takes.
+    `factor`: by how much turns are longer than the moves alone ask for."""
 
     def __init__(self) -> None:
-        self._rate: Fraction = Fraction(_RATE)
+        self._ns: float | None = None
+        """For a byte; None: no move was seen yet."""
         self.factor = 1
 
     @property
     def bytes_per_s(self) -> int:
         """The present mean."""
-        return int(self._rate)
+        return int(1e9 / (self._ns or _NS))
 
     def moved(self, size: int, ns: int) -> None:
         """A move of `size` bytes took `ns`. Small ones say nothing of the link."""
-        if size >= _SEEN_LEAST and ns > 0:
-            rate = min(_RATE_MOST, max(_RATE_LEAST, size * 10**9 // ns))
-            self._rate = Fraction(int(self._rate + _WEIGHT * (rate - self._rate)))
+        if size < _SEEN_LEAST:
+            return
+        each = max(_NS_LEAST, ns / size)
+        self._ns = each if self._ns is None else self._ns + _WEIGHT * (each - self._ns)
 
     def copy_ns(self, size: int) -> int:
         """How long a move of so many bytes takes."""
-        return SETTLE_NS + int(size * 10**9 / self._rate)
+        return SETTLE_NS + int(size * (self._ns or _NS))
 
     def turn_ns(self, out: int, into: int, *, training: bool = False) -> int:
         """How long a grant stays, at least, for whose turn `out` bytes are moved away and `into` bytes brought in."""
