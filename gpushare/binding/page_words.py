@@ -120,6 +120,8 @@ class SlotUsage:
     wants: bool = False
     returns: bool = False
     """Without a daemon, its memory is coming back by itself."""
+    leaves: bool = False
+    """Its work is done and there is host memory: all that can be moved is leaving."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ class UsagePage(_Page):
             move=load32("move"),
             wants=bool(flags & lib.GS_SLOT_WANTS),
             returns=bool(flags & lib.GS_SLOT_RETURNS),
+            leaves=bool(flags & lib.GS_SLOT_LEAVES),
         )
 
     def fixed(self, index: int) -> dict[Fixed, int]:

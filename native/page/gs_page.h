@@ -123,7 +123,8 @@ struct gs_slot_device {
 enum gs_slot_flags {
   GS_SLOT_DEPENDENT = 1, /* has been let past the soft bound; see docs/concepts/inside/pages.md */
   GS_SLOT_WANTS = 2,     /* a call waits for memory that is hosted */
-  GS_SLOT_RETURNS = 4    /* without a daemon, its memory is coming back by itself */
+  GS_SLOT_RETURNS = 4,   /* without a daemon, its memory is coming back by itself */
+  GS_SLOT_LEAVES = 8     /* its work is done and there is host memory: all that can be moved is leaving */
 };
 
 /* What stays on the device in a grant that lends idle memory. Everything else that is not movable is the driver's:

@@ -168,12 +168,18 @@ class Room:
             waiting = self._remember(waiting, always=True) or waiting
         waiting.asked_ns = now
         try:
-            placement.bring_back(live, self.promises(key) or self._state.promises)
+            placement.bring_back(live, self.promises(key) or self._state.promises, self._leaving(_device(live)))
         except RefusedError as refusal:
             return f"{refusal}; {self._make_way(waiting, live, now)}"
         if not waiting.want.owner and self._state.recalls.open:
             return "it had its memory on loan, which is wanted by its owner now"
         return ""
+
+    def _leaving(self, device: str) -> int:
+        """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece."""
+        there = (live for live in self._state if _leaves(live) and _device(live) == device)
+        leaving = [live.record for live in there if live.record.residency.leaving]
+        return sum(min(one.residency.hosted_bytes, one.places[ORDINAL].memory_bytes) for one in leaving)
 
     def _make_way(self, waiting: _Waiting, live: Live, now: int) -> str:
         idle = self._act(waiting, now)

@@ -200,6 +200,10 @@ class Residency:
         if live.record.phase.ended:
             self._forget(live)
         self.placed()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """There may be room for those that want to come back."""
         for other in self._state:
             if other.record.residency.back:
                 self.looked(other)
@@ -322,6 +326,9 @@ class Residency:
             self.recall.is_back(live)
 
     def _tell(self, live: Live, news: News) -> None:
+        if news is News.LEAVING:
+            self._look_again()
+            return
         now, cannot = live.record.residency, self._cannot.pop(live.id, None)
         name: Name = ""
         stays = ""

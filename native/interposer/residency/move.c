@@ -256,6 +256,17 @@ static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
   return no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
 }
 
+bool gs_move_copies(void) {
+  struct all all;
+  bool any = false;
+  if (!find_all(&all))
+    return false;
+  for (uint32_t i = 0; i < all.count && !any; i++)
+    any = all.one[i].where == GS_ON_DEVICE;
+  drop_all(&all);
+  return any;
+}
+
 enum gs_move gs_move_out(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;

@@ -27,7 +27,9 @@ enum {
   POLL_NS = 5000000,   /* where the kernel cannot wait for two words */
   SETTLE_NS = 1000000, /* while freed memory is still in use */
   SOON_NS = 200000,
-  AGAIN_NS = 20000000,        /* while the device has no room */
+  AGAIN_NS = 20000000,  /* while the device has no room */
+  LEFT_NS = 1000000000, /* others who are told to leave take about so long at most, and it is looked so often: */
+  LEFT_SOON_NS = 2000000,
   QUIET_NS = 1000000000,      /* without a submission, before memory is copied ahead */
   LOOK_AGAIN_NS = 1000000000, /* a wish that the daemon has heard, and that is not granted yet */
 };
@@ -57,6 +59,7 @@ static void set_state(uint32_t to) {
 /* Tells the daemon how the word was carried out. */
 static void acknowledge(uint32_t word, enum gs_move how) {
   gs_movable_publish();
+  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_LEAVES, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot()->move, how, __ATOMIC_RELEASE);
   __atomic_store_n(&slot()->residency, word, __ATOMIC_RELEASE);
   gs_trace(GS_TRACE_MOVED, ORDINAL, how, __atomic_load_n(&slot()->hosted_bytes, __ATOMIC_RELAXED));
@@ -108,9 +111,13 @@ static enum gs_move go_away(uint32_t word) {
   how = gs_quiesce(ORDINAL, word);
   if (how == GS_MOVED)
     how = gs_move_prepare(ORDINAL); /* for what was allocated meanwhile */
-  if (how == GS_MOVED)
-    how = gs_move_out(ORDINAL, word);
-  return how;
+  if (how != GS_MOVED)
+    return how;
+  if (gs_move_copies()) { /* who waits for the room may begin to come in */
+    __atomic_fetch_or(&slot()->flags, GS_SLOT_LEAVES, __ATOMIC_SEQ_CST);
+    mover()->owes = !gs_daemon_look();
+  }
+  return gs_move_out(ORDINAL, word);
 }
 
 /* Brings everything back; the program waits until all is there. False: the word has changed before, or the program
@@ -129,12 +136,13 @@ static bool come_back(uint32_t word) {
       open_again();
       return true;
     }
-    bool soon = how == GS_MOVE_WORKING; /* a call that passed before is about to return */
+    /* a call that passed before is about to return; or the room is still being left, and comes free piece by piece */
+    bool leaves = how == GS_MOVE_NO_DEVICE && gs_now() - began < LEFT_NS, soon = how == GS_MOVE_WORKING || leaves;
     if (!told && !soon)
       acknowledge(word, how);
     told = told || !soon;
     gs_latch_drop(&mover()->driving);
-    gs_nap(soon ? SOON_NS : AGAIN_NS);
+    gs_nap(leaves ? LEFT_SOON_NS : soon ? SOON_NS : AGAIN_NS);
     gs_latch_take(&mover()->driving);
   }
   if (exiting())
