@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.api.plan import Victim
 from gpushare.daemon.grants.evictions import Evictions
-from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, put
+from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan, put
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.ahead import Ahead
@@ -185,6 +185,8 @@ class Room:
         idle = self._act(waiting, now)
         if waiting.leaving or not waiting.want.owner:
             return self._said(waiting, now)
+        if waiting.until_ns is not None and waiting.until_ns - waiting.want.since_ns <= self._patience_ns(live):
+            return self._said(waiting, now)
         # Owners have back what borrowers have who work, less what idle grants can give.
         words = self._evictions.wanted_back(live, idle)
         keys, gone = self._keys(waiting), self._evictions.asked_for(waiting.want.key)
@@ -195,6 +197,12 @@ class Room:
         for grant in needed:
             self._leave(waiting, self._state.live(grant), Why.IDLE)
         return words
+
+    def _patience_ns(self, live: Live) -> int:
+        """How long an owner waits for others to be idle, so that no borrower who works has to leave: half of what that
+        would take."""
+        loans = [other for other in self._state if _device(other) == _device(live) and on_loan(other)]
+        return min((self._leaves_ns(other) for other in loans), default=0) // 2
 
     def is_back(self, live: Live) -> None:
         """Called with a grant that wants no room back any more."""
@@ -279,6 +287,8 @@ class Room:
 
     def _leave(self, waiting: _Waiting, live: Live, why: Why) -> None:
         def stays(reason: str) -> None:
+            if live.record.residency.where is Where.SUSPENDED and not live.record.residency.back:
+                return  # all that can be moved has left
             log.info("grant %s does not leave for %s: %s", live.id, waiting.want.key[:80], reason)
             self._stays[live.id] = time.monotonic_ns() + _STAYS_NS
             self._retry()
