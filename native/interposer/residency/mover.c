@@ -199,10 +199,11 @@ static bool is_quiet(struct quiet *quiet, uint64_t now) {
   return now - quiet->since >= QUIET_NS;
 }
 
-/* Copies ahead while the program does nothing. */
+/* Copies ahead while the program does nothing, where the daemon wants that. */
 static void copy_ahead(struct quiet *quiet, uint64_t now) {
   uint32_t open = GS_OPEN;
-  if (state() != GS_OPEN || !gs_time() || !is_quiet(quiet, now))
+  bool still = is_quiet(quiet, now);
+  if (meant(mover()->word) != GS_PREPARED || state() != GS_OPEN || !gs_time() || !still)
     return;
   quiet->since = 0; /* where there is no host memory, it is asked for again only after a while */
   gs_move_forget();
@@ -305,8 +306,7 @@ static void *mover_thread(void *unused) {
       serve_exit(word);
     } else if (word != mover()->word) {
       carry_out(word);
-      quiet.since = 0;
-    } else if (meant(word) == GS_PREPARED) {
+    } else {
       copy_ahead(&quiet, now);
     }
     gs_fixed_publish(&mover()->told, now);
