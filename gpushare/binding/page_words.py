@@ -117,7 +117,7 @@ class SlotUsage:
     """Of that word; a `Move`, or whatever else the process wrote."""
     wants: bool = False
     returns: bool = False
-    """Without a daemon, its memory is coming back by itself."""
+    """Without a daemon, its memory has come back by itself, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
