@@ -55,9 +55,10 @@ static void end_last_wish(struct gs_passage *passage) {
     gs_futex_wait(&passage->state, GS_MOVING, STEP_NS, false);
 }
 
-static void say_refused(void) {
+void gs_room_refused(void) {
   static uint32_t said;
   uint32_t most = __atomic_load_n(&gs_process->limits->allocation_wait_ms, __ATOMIC_RELAXED);
+  end_last_wish(gs_passage());
   gs_trace(GS_TRACE_STAYED_AWAY, 0, most, __atomic_load_n(&gs_process->slot->device[0].hosted_bytes, __ATOMIC_RELAXED));
   if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
     gs_say("out of memory: this grant's memory is in host memory, and its room on the device was not free again within"
@@ -77,6 +78,6 @@ bool gs_room_await(struct gs_patience *patience) {
   end_last_wish(passage);
   gs_passage_step_in(inside, waits);
   if (!waits)
-    say_refused();
+    gs_room_refused();
   return waits;
 }

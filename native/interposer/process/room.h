@@ -17,6 +17,9 @@ bool gs_room_away(void);
  * is out meanwhile. False: patience is over, and the call is to be refused. NULL: it has no end. */
 bool gs_room_await(struct gs_patience *patience);
 
+/* A call is refused because patience is over: says so. */
+void gs_room_refused(void);
+
 /* From begin to end no patience of this thread has an end: for launches, which are never refused because memory is away.
  * begin returns what end takes. */
 bool gs_room_endless_begin(void);

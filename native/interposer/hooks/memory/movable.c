@@ -66,12 +66,16 @@ static CUresult make(struct wish *wish, uint64_t *address) {
   return result;
 }
 
-static CUresult attempt(struct wish *wish, uint64_t *address) {
-  uint64_t proxied = wish->rows ? pitch_most(wish->rows) : GS_BLOCK_ROUND;
+static CUresult attempt(struct wish *wish, int ordinal, uint64_t *address) {
+  uint64_t bytes = gs_movable_bytes(wish->bytes) + (wish->rows ? pitch_most(wish->rows) : GS_BLOCK_ROUND);
   wish->away = wish->asked = false;
-  if (!gs_touch_begin_for(&wish->patience))
+  if (gs_reserve_hopeless(ordinal, bytes))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = gs_reserved_begin(&wish->reserved, gs_movable_bytes(wish->bytes) + proxied, true, &wish->away);
+  if (!gs_touch_begin_for(&wish->patience)) {
+    gs_room_refused();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  CUresult result = gs_reserved_begin(&wish->reserved, bytes, true, &wish->away);
   wish->asked = result == CUDA_SUCCESS;
   if (wish->asked)
     result = make(wish, address);
@@ -92,7 +96,7 @@ static bool grant(struct wish *wish, uint64_t *address, CUresult *result) {
     return false;
   wish->reserved.kind = GS_FIXED_KINDS;
   do
-    *result = attempt(wish, address);
+    *result = attempt(wish, ordinal, address);
   while (again(wish, *result));
   if (!wish->asked)
     *result = gs_no_room();

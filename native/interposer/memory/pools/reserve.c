@@ -93,6 +93,10 @@ int gs_reserve_here(int ordinal, uint64_t bytes) {
   return traced(reserve_here(ordinal, bytes, gs_reserve_now, true), ordinal, bytes);
 }
 
+bool gs_reserve_hopeless(int ordinal, uint64_t bytes) {
+  return gs_room_away() && traced(would_fit(ordinal, bytes), ordinal, bytes) == -ENOMEM;
+}
+
 int gs_reserve_growth(int ordinal, uint64_t bytes, bool settles) {
   int rc = reserve_here(ordinal, bytes, gs_grow_now, settles);
   return settles ? traced(rc, ordinal, bytes) : rc;

@@ -14,6 +14,8 @@ int gs_reserve_here(int ordinal, uint64_t bytes);
 int gs_reserve_growth(int ordinal, uint64_t bytes, bool settles);
 /* gs_reserve_here, which waits for the room: to be called with no lock held. -EAGAIN: patience is over. */
 int gs_reserve(int ordinal, uint64_t bytes, struct gs_patience *patience);
+/* Whether the room is away and the bytes would not fit if it were there: then there is nothing to wait for. */
+bool gs_reserve_hopeless(int ordinal, uint64_t bytes);
 /* Whether the driver, which answered a call for bytes that are reserved with `result`, is to be asked again: its device is
  * full, although the grant has them, and a grant that lends its memory waits until others have left. Waits a moment
  * before, with the same patience. bytes: 0 if no context is current, which the driver needs to say what is free. */
