@@ -194,3 +194,30 @@ def _charged(lender: Lender) -> int:
     """With what calls in progress may take."""
     slot = lender.slot()
     return slot.memory_growing + slot.memory_bytes
+
+
+def test_a_claim_that_is_decided_after_the_word_is_undone(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    """It waits for the announcement of another process, which takes it back once the memory is to leave."""
+    worker, other = interpose(lender), interpose(lender)
+    words = lender.usage.slot[1].device[0]
+    charged = lender.charged(0)
+    worker.do(AWAY)
+
+    def decided_late() -> bool:
+        """False: it has not waited for long enough."""
+        words.memory_pending = lender.limits.device[0].memory_bytes
+        worker.do("results.clear(); thread = start(lambda: d.cuMemAlloc(1 << 20))")
+        until(lambda: lender.slot().memory_pending or worker.get("len(results)"), "it announces its claim")
+        lender.want(lib.GS_HOSTED)
+        words.memory_pending = 0
+        until(lambda: wants(lender) or worker.get("len(results)"), "it waits for room, or was refused before")
+        return wants(lender)
+
+    while not decided_late():
+        assert worker.get("error(results[0])") == growing.OUT
+        lender.want(lib.GS_RESIDENT)
+    assert lender.charged(0) == charged
+    assert held(sim, worker) + held(sim, other) == charged
+    lender.want(lib.GS_RESIDENT)
+    worker.do("thread.join()")
+    assert worker.get("error(results[0])") == "CUDA_SUCCESS"
