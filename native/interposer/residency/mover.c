@@ -9,7 +9,7 @@
 #include "interposer/os/system.h"
 #include "interposer/os/thread.h"
 #include "interposer/os/waits.h"
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/fixed.h"
 #include "interposer/residency/host.h"
@@ -129,7 +129,7 @@ static bool come_back(uint32_t word) {
     gs_futex_wake(&gs_passage()->state, INT32_MAX, false); /* who waits for room only looks again */
     return true;
   }
-  set_state(GS_MOVING); /* before may_drive: a thread that goes on to exit looks at it (process/room.c) */
+  set_state(GS_MOVING); /* before may_drive: a thread that goes on to exit looks at it (process/passage/room.c) */
   uint64_t began = gs_now();
   while (may_drive() && word_now() == word) {
     enum gs_move how = gs_move_in(ORDINAL, gs_now() - began >= INSIDE_NS);

@@ -15,7 +15,7 @@
 #include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/leaving.h"

@@ -7,7 +7,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/greens.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"

@@ -3,7 +3,7 @@
 
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/memory.h"
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/time/gate/collectives.h"
 #include "interposer/time/streams/capture.h"
 

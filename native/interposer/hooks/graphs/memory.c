@@ -6,7 +6,7 @@
 
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/pools/pool_growth.h"
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 
 void gs_graph_memory_end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)

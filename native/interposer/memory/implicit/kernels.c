@@ -4,7 +4,7 @@
 #include "interposer/memory/implicit/library_code.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/time/gate/collectives.h"
 #include "interposer/time/streams/capture.h"
 #include "interposer/time/streams/repeat.h"

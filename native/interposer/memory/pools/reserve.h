@@ -3,7 +3,7 @@
 #define GPUSHARE_MEMORY_RESERVE_H
 
 #include "interposer/memory/books/charge.h"
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/time/timing.h"
 
 /* Reserves bytes of the grant's memory before the driver is called: 0, or -ENOMEM if they do not fit even after freed

@@ -1,4 +1,4 @@
-#include "interposer/process/room.h"
+#include "interposer/process/passage/room.h"
 
 #include "interposer/os/latch.h"
 #include "interposer/os/waits.h"

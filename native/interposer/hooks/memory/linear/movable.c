@@ -1,8 +1,8 @@
 /* Movable memory is made within the passage, and while the thread waits for room it is outside: the mover waits for those
  * inside. */
-#include "interposer/hooks/memory/movable.h"
+#include "interposer/hooks/memory/linear/movable.h"
 
-#include "interposer/hooks/memory/reserved.h"
+#include "interposer/hooks/memory/linear/reserved.h"
 #include "interposer/memory/books/charge.h"
 #include "interposer/memory/books/sizes.h"
 #include "interposer/memory/pools/async_free.h"

@@ -1,14 +1,14 @@
 /* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
-#include "interposer/hooks/memory/alloc.h"
-#include "interposer/hooks/memory/movable.h"
-#include "interposer/hooks/memory/reserved.h"
+#include "interposer/hooks/memory/linear/alloc.h"
+#include "interposer/hooks/memory/linear/movable.h"
+#include "interposer/hooks/memory/linear/reserved.h"
 #include "interposer/memory/books/sizes.h"
 #include "interposer/memory/physical/mappings.h"
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/pools/pool_blocks.h"
 #include "interposer/process/device.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 
 /* The bytes that an allocation of device memory takes: pages above half a page (seen on an H200 with r580). */
 static uint64_t taken_by(uint64_t bytes) {

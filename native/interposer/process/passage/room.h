@@ -8,7 +8,7 @@
 #ifndef GPUSHARE_ROOM_H
 #define GPUSHARE_ROOM_H
 
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 
 /* Always false in a grant that keeps its memory. */
 bool gs_room_away(void);

@@ -1,4 +1,4 @@
-#include "interposer/hooks/memory/reserved.h"
+#include "interposer/hooks/memory/linear/reserved.h"
 
 #include <errno.h>
 

@@ -1,4 +1,4 @@
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 
 #include "interposer/os/latch.h"
 
