@@ -240,7 +240,7 @@ class _Daemon:
         pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing, state.host_limits)
         cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
-        resources = Resources(layout, inject, hardware, door)
+        resources = Resources(layout, inject, hardware, door, self._config.memory.allocation_wait_seconds)
         tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
         cleanup.callback(tracepoint.close)
         context = NodeContext(

@@ -4,7 +4,7 @@
 
 #include "interposer/memory/books/sizes.h"
 #include "interposer/os/guest.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/backing.h"

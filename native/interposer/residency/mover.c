@@ -9,7 +9,7 @@
 #include "interposer/os/system.h"
 #include "interposer/os/thread.h"
 #include "interposer/os/waits.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/fixed.h"
 #include "interposer/residency/host.h"
@@ -120,19 +120,28 @@ static enum gs_move go_away(uint32_t word) {
   return gs_move_out(ORDINAL, word);
 }
 
+/* What is here is here to stay: a word that says otherwise is without a daemon. */
+static void note_return(uint32_t word) {
+  if (meant(word) == GS_HOSTED)
+    __atomic_store_n(&gs_passage()->returned, word, __ATOMIC_SEQ_CST);
+}
+
 /* Brings everything back; the program waits until all is there. False: the word has changed before, or the program
  * exits. */
 static bool come_back(uint32_t word) {
   bool told = false;
-  if (state() == GS_OPEN || state() == GS_WATCHED)
+  if (state() == GS_OPEN || state() == GS_WATCHED) {
+    note_return(word);
+    forget_wishes();
+    gs_futex_wake(&gs_passage()->state, INT32_MAX, false); /* who waits for room only looks again */
     return true;
-  if (!may_drive())
-    return false;
-  set_state(GS_MOVING);
+  }
+  set_state(GS_MOVING); /* before may_drive: a thread that goes on to exit looks at it (process/passage/room.c) */
   uint64_t began = gs_now();
   while (may_drive() && word_now() == word) {
     enum gs_move how = gs_move_in(ORDINAL, gs_now() - began >= INSIDE_NS);
     if (how == GS_MOVED) {
+      note_return(word);
       open_again();
       return true;
     }
@@ -152,6 +161,7 @@ static bool come_back(uint32_t word) {
 
 static void carry_out(uint32_t word) {
   enum gs_move how = GS_MOVED;
+  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST); /* said of the word before */
   if (meant(word) == GS_HOSTED) {
     how = state() == GS_AWAY ? GS_MOVED : go_away(word);
     if (how == GS_MOVED)
@@ -270,14 +280,18 @@ static void come_back_alone(void) {
   __atomic_fetch_or(&slot()->flags, GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
   if (!daemon_is_new() && __atomic_load_n(&limits()->room, __ATOMIC_SEQ_CST) && come_back(word))
     acknowledge(word, GS_MOVED);
-  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
+  else
+    __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
 }
+
+/* Whether calls may wait for memory, or for room. */
+static bool is_away(void) { return state() == GS_AWAY || (meant(mover()->word) == GS_HOSTED && gs_room_away()); }
 
 /* A call waits for memory that is hosted: the daemon hears of it, or, where there is none and the room is still free, the
  * memory comes back by itself. */
 static void hear_wishes(uint64_t now, uint64_t *told, struct heard *heard) {
   bool alone = is_alone(heard, now);
-  if (state() != GS_AWAY || !hears_wish()) {
+  if (!is_away() || !hears_wish()) {
     *told = 0;
     return;
   }
