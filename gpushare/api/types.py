@@ -32,6 +32,7 @@ Name = Literal[
     "EvictionResolved",
     "MemoryExceeded",
     "MemoryMoved",
+    "MemoryPressure",
     "MemoryReturned",
     "GangPrepared",
     "GangCommitted",

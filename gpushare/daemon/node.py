@@ -109,8 +109,9 @@ class NodeContext:
         self.residency = Residency(state, self.transitions, self.pool, self.move_s, self.accounts.moves)
         self.ahead = Ahead(state, self.residency, self.pool)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
+        self.devices = Devices(state, self.backend, arbiter, self.simulator)
         self.evictions = Evictions(state, self.transitions, engines)
-        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions)
+        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions, self.devices)
         self.ahead.looked = self.room.looked
         self.walls = Walls(
             state,
@@ -136,7 +137,6 @@ class NodeContext:
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
         self.measuring = Measuring(state, self.serving, self.transitions, self.explaining)
-        self.devices = Devices(state, self.backend, arbiter, self.simulator)
         self.devices.idle_bytes = self.ahead.idle_bytes
         self.health = Health(
             state,

@@ -22,7 +22,7 @@ from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.state import State
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import CannotMoveError, RefusedError
 from gpushare.policy.grants.admission import Place
@@ -250,6 +250,8 @@ class Residency:
         for step in steps:
             if isinstance(step, policy.Reserve):
                 self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
+        if after.where is not before.where:
+            after = replace(after, since_ns=now_ns())
         live.record.residency = after
         self._moves.changed(live, before)
         if after.where is not before.where:

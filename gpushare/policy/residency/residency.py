@@ -50,7 +50,8 @@ class Residency:
     there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
     why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
     the move in progress. `woken`: a call brings it back, and `stays_ns`: until when, monotonic, it stays for that.
-    `leaving`: while suspending, all of it is on its way out: others may begin to come in where it was."""
+    `leaving`: while suspending, all of it is on its way out: others may begin to come in where it was. `since_ns`: wall
+    time of the last change of `where`, which whoever carries the steps out writes; 0: never."""
 
     where: Where = Where.RESIDENT
     epoch: int = 0
@@ -66,6 +67,7 @@ class Residency:
     leaving: bool = False
     why: str = ""
     waits: str = ""
+    since_ns: int = 0
 
 
 RESIDENT = Residency()
