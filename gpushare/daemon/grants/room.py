@@ -133,9 +133,13 @@ class Room:
         return ""
 
     def _leaving(self, device: str) -> int:
-        """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece."""
-        there = (live for live in self._state if _leaves(live) and _device(live) == device)
-        leaving = [live.record for live in there if live.record.residency.leaving]
+        """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece. None while
+        a grant there that keeps its memory has not taken all it may: who comes in could have that room first, and its
+        allocations do not wait."""
+        there = [live for live in self._state if _device(live) == device]
+        if any(not live.asked.lends and reports.free(live) for live in there):
+            return 0
+        leaving = [live.record for live in there if _leaves(live) and live.record.residency.leaving]
         return sum(min(one.residency.hosted_bytes, one.places[ORDINAL].memory_bytes) for one in leaving)
 
     def _make_way(self, waiting: Waiting, live: Live, now: int) -> str:
@@ -274,14 +278,14 @@ class Room:
         return self.links[_device(live)].copy_ns(sums.movable_bytes - sums.clean_bytes)
 
     def _estimate_ns(self, waiting: Waiting, now: int) -> int:
-        leaving = max((self._leaves_ns(self._state.live(grant)) for grant in waiting.leaving), default=0)
-        return leaving + max(0, (waiting.until_ns or now) - now)
+        leaving = (self._state.live(grant) for grant in waiting.leaving if grant in self._state)
+        return max(map(self._leaves_ns, leaving), default=0) + max(0, (waiting.until_ns or now) - now)
 
     def _said(self, waiting: Waiting, now: int) -> str:
         """Where the want is, in words."""
         seconds = f"about {self._estimate_ns(waiting, now) / 1e9:.1f} s"
         if waiting.leaving:
-            leaving = [self._state.live(grant) for grant in sorted(waiting.leaving)]
+            leaving = [self._state.live(grant) for grant in sorted(waiting.leaving) if grant in self._state]
             size = format_size(sum(reports.sums(live).movable_bytes for live in leaving))
             return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
         if waiting.until_ns is not None:
