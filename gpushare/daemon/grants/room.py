@@ -204,11 +204,13 @@ class Room:
             waiting.made = True
             return Short()
         borrowers = [one.want for one in self._wants if not one.want.owner] or [waiting.want]
+        sizes = {device.id: device.memory_bytes for device in self._state.devices}
         enough = functools.cache(lambda away: self._node.fits(keys, (), away))
         best = Short()
         for devices in self._devices(waiting):
             residents = [one for device in devices for one in self._residents(device, now)]
-            found = policy.make_room(waiting.want, borrowers, residents, enough, now, self.links[devices[0]])
+            size, link = sum(sizes[device] for device in devices), self.links[devices[0]]
+            found = policy.make_room(waiting.want, borrowers, residents, enough, now, size, link)
             if isinstance(found, Leave):
                 return found
             if best.until_ns is None or (found.until_ns is not None and found.until_ns < best.until_ns):

@@ -289,7 +289,7 @@ def _room(now: Residency, event: Room, move_ns: int) -> tuple[Residency, Steps]:
         return now, ()
     if event.why:
         return replace(now, waits=event.why), ()
-    return _come_in(replace(now, why=""), event.now_ns, move_ns)
+    return _come_in(now, event.now_ns, move_ns)
 
 
 def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Steps]:
