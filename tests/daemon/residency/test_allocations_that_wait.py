@@ -81,6 +81,7 @@ def test_another_time_is_for_grants_that_live_too(daemon, client):
         program.end()
 
 
+@pytest.mark.promise("away-takes-no-more")
 def test_no_process_of_the_grant_takes_any_while_it_is_away(hasty, client, kept, tmp_path: Path):
     """Neither one with nothing to move, nor one that joins meanwhile; they go on when it is back."""
     owner = MovedProgram(hasty, grant=kept)

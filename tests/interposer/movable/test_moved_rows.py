@@ -234,6 +234,7 @@ def run_rows(
     return how
 
 
+@pytest.mark.promise("away-takes-no-more")
 @pytest.mark.parametrize("kind", [Moved, Bare])
 @pytest.mark.parametrize(
     "symbols",

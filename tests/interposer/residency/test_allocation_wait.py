@@ -1,6 +1,7 @@
 """An allocation that the grant may make waits for room on the device for a time, and is then refused as out of memory.
 Launches and copies wait for as long as it takes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -229,7 +230,9 @@ def test_a_signal_does_not_end_the_wait(lender: Lender, worker: Interposed) -> N
 
 
 @pytest.mark.parametrize("thread", ["another", "the handlers'"])
-def test_a_program_that_exits_while_a_call_waits(lender: Lender, interpose: Interpose, thread: str) -> None:
+def test_a_program_that_exits_while_a_call_waits(
+    lender: Lender, interpose: Interpose, tmp_path: Path, thread: str
+) -> None:
     """A handler is refused after the time, and the program ends: nobody calls the driver then, which tears itself
     down."""
     before = f"""
@@ -249,7 +252,9 @@ def test_a_program_that_exits_while_a_call_waits(lender: Lender, interpose: Inte
     if thread == "another":
         worker.do(f"waits = start(lambda: {TAKES['small']})")
         until(lambda: lender.wants, "it waits")
-    worker.do("threading.Thread(target=libc.exit, args=(0,)).start()")
+    os.mkfifo(tmp_path / "exits")
+    worker.do(f"threading.Thread(target=lambda: (open({str(tmp_path / 'exits')!r}).read(), libc.exit(0))).start()")
+    (tmp_path / "exits").write_text("now")
     if thread != "another":
         assert worker.process.stdout is not None
         assert worker.process.stdout.readline() == f"{OUT}\n"

@@ -26,6 +26,7 @@ def wants(lender: Lender, index: int = 0) -> bool:
     return bool(lender.slot(index).flags & lib.GS_SLOT_WANTS)
 
 
+@pytest.mark.promise("away-takes-no-more")
 @pytest.mark.parametrize("movable", [True, False], ids=["with memory that moves", "with nothing that moves"])
 @pytest.mark.parametrize("what", [*TAKES, *LAUNCHES])
 def test_what_takes_memory_waits(
@@ -196,6 +197,7 @@ def _charged(lender: Lender) -> int:
     return slot.memory_growing + slot.memory_bytes
 
 
+@pytest.mark.promise("away-takes-no-more")
 def test_a_claim_that_is_decided_after_the_word_is_undone(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
     """It waits for the announcement of another process, which takes it back once the memory is to leave."""
     worker, other = interpose(lender), interpose(lender)
