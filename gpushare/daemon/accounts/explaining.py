@@ -17,7 +17,7 @@ from gpushare.daemon.state.state import Refusal, State
 from gpushare.errors import GpushareError
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
-from gpushare.policy.residency.residency import Where
+from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
 from gpushare.text.units import format_size, format_time, parse_time

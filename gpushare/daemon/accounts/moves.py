@@ -21,7 +21,7 @@ from gpushare.ledger.queries import MovedBefore
 from gpushare.policy.residency import lent
 from gpushare.policy.residency.costs import NOBODY, Account, Cause, Cut, Holder, Loan, Member, Way, cause, in_the_way
 from gpushare.policy.residency.lent import Away
-from gpushare.policy.residency.residency import By, Process, Residency, Where
+from gpushare.policy.residency.states import By, Process, Residency, Where
 
 _ORDINAL = 0
 """Of the device whose memory is moved: grants that lend have one."""

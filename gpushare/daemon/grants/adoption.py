@@ -17,7 +17,7 @@ from gpushare.daemon.workloads import workloads
 from gpushare.errors import GpushareError, UsageError
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Phase
-from gpushare.policy.residency.residency import RESIDENT
+from gpushare.policy.residency.states import RESIDENT
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,13 @@ from gpushare.policy.grants.admission import Place
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.loans import Family
 from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
-from gpushare.policy.residency.residency import By, Where
+from gpushare.policy.residency.states import By, Where
 from gpushare.text.units import parse_memory
+
+_SOON_NS = 1500 * 10**6
+"""Programs finish their work within that, where they can."""
+_PREPARED = 2 << 30
+"""Bytes of host memory that are made in a second, on whatever machine."""
 
 
 def on_loan(live: Live) -> int:
@@ -33,6 +38,13 @@ class Back:
     """What a suspended grant wants: the room that its memory has left."""
 
     live: Live
+
+
+def _soon(live: Live) -> bool:
+    """Whether a grant that is told to leave will be away soon: it is on its way, or was told only now. One that is
+    stopped is not waited for, others may leave as well."""
+    now = live.record.residency
+    return now.leaving or time.monotonic_ns() - (now.told_ns or 0) < _SOON_NS + now.reserved_bytes * 10**9 // _PREPARED
 
 
 def without(live: Live) -> list[Place]:
@@ -85,7 +97,7 @@ class Node:
         draft = self._state.promises.copy()
         for live in self._state:
             now = live.record.residency
-            leaves = now.where is Where.SUSPENDING and (self._all or now.by is not By.RUNG)
+            leaves = now.where is Where.SUSPENDING and (self._all or now.by is not By.RUNG) and _soon(live)
             if leaves or live.id in away or live.id in self.away:
                 draft.put(live.id, live.asked, without(live))
         for grant in gone:

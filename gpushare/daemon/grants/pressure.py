@@ -11,8 +11,8 @@ from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.policy.residency.pressure import Measure, Pressure
-from gpushare.policy.residency.residency import Where
 from gpushare.policy.residency.room import SWAP_SHARE, TRAINING_SHARE, Link
+from gpushare.policy.residency.states import Where
 from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from gpushare.daemon.state.state import State, now_ns
 from gpushare.errors import CannotMoveError, MakingRoomError, RefusedError
 from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.residency import room as policy
-from gpushare.policy.residency.residency import By, Where
 from gpushare.policy.residency.room import Leave, Link, Resident, Short, Why
+from gpushare.policy.residency.states import By, Where
 from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ _REMEMBERED_NS = 30 * 10**9
 """For so long a request is remembered that is not made again, beyond the time in which there should be room for it."""
 _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
+_LEAVES_NS, _SLOWER = 2 * 10**9, 4
+"""What is leaving takes as long as other moves, on a link that others use, too."""
 _NAMED = 3
 _SOONEST_S = 0.01
 _BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
@@ -117,20 +119,23 @@ class Room:
 
     # What suspended grants do.
 
-    def hinders(self, live: Live) -> str:
+    def hinders(self, live: Live) -> tuple[str, bool]:
         """Called, again and again, with a suspended grant that wants its room back: why it has to wait, in words;
-        empty: there is room, and it is its turn."""
+        empty: there is room, and it is its turn. And whether others are still leaving it."""
         now = time.monotonic_ns()
         waiting = self._wants.of_grant(live, now, turns=not self._pressures.is_parked(live))
+        promises = self.promises(waiting.want.key) or self._state.promises
         try:
-            placement.bring_back(
-                live, self.promises(waiting.want.key) or self._state.promises, self._leaving(_device(live))
-            )
+            placement.bring_back(live, promises, self._leaving(_device(live)))
         except RefusedError as refusal:
-            return f"{refusal}; {self._make_way(waiting, live, now)}"
+            return f"{refusal}; {self._make_way(waiting, live, now)}", False
         if not waiting.want.owner and self._state.recalls.open:
-            return "it had its memory on loan, which is wanted by its owner now"
-        return ""
+            return "it had its memory on loan, which is wanted by its owner now", False
+        return "", live.record.places[ORDINAL].hosted_bytes > placement.free_on(promises, _device(live))
+
+    def leaves_ns(self, live: Live) -> int:
+        """How long the memory of a grant takes to leave at most, once it does."""
+        return _LEAVES_NS + _SLOWER * self._leaves_ns(live)
 
     def _leaving(self, device: str) -> int:
         """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece. None while

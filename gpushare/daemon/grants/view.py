@@ -26,7 +26,7 @@ from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota import standing as quota
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
-from gpushare.policy.residency.residency import Residency
+from gpushare.policy.residency.states import Residency
 from gpushare.tenants.quotas import Tenant
 from gpushare.text.units import PAGE
 

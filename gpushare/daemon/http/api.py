@@ -29,7 +29,7 @@ from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.errors import ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
-from gpushare.policy.residency.residency import By
+from gpushare.policy.residency.states import By
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # bodies larger than LARGE_BYTES; others wait unread

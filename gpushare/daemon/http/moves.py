@@ -7,7 +7,7 @@ from gpushare.daemon.http.families import family
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.residency.residency import OUTCOMES, WAIT_BUCKETS_S, Residency
 from gpushare.policy.residency.costs import Cause, Way
-from gpushare.policy.residency.residency import By
+from gpushare.policy.residency.states import By
 
 
 def costs(context: NodeContext) -> list[str]:

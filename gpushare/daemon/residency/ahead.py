@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 
 from gpushare.daemon.residency import reports
+from gpushare.daemon.residency.protocols import Pool
 from gpushare.daemon.residency.reports import ORDINAL
-from gpushare.daemon.residency.residency import Pool, Residency
+from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import RefusedError
 from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.residency.idle import Idle, Seen, ahead
-from gpushare.policy.residency.residency import Where
+from gpushare.policy.residency.states import Where
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
 from gpushare.errors import CannotMoveError
-from gpushare.policy.residency.residency import By
+from gpushare.policy.residency.states import By
 
 _LONGEST_NS = 3600 * 10**9
 """Residency has a deadline for each move, by its bytes, and says so when it is over."""

@@ -7,7 +7,7 @@ from gpushare._native import lib
 from gpushare.binding import pages
 from gpushare.binding.page_words import Move, SlotUsage
 from gpushare.daemon.state.live import Live
-from gpushare.policy.residency.residency import Process
+from gpushare.policy.residency.states import Process
 from gpushare.text.fixed import DRIVERS, fixed_in_words
 
 ORDINAL = 0

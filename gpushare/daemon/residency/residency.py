@@ -13,22 +13,21 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from gpushare.api.types import Name
 from gpushare.binding.page_words import Residency as Word
 from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.residency import reports
+from gpushare.daemon.residency.protocols import Pool, Recall, Transitions
 from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, now_ns
-from gpushare.daemon.state.watch import Change
 from gpushare.errors import CannotMoveError, RefusedError
-from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Phase
-from gpushare.policy.residency import residency as policy
-from gpushare.policy.residency.residency import By, News, Where
+from gpushare.policy.residency import states as policy
+from gpushare.policy.residency.residency import advance
+from gpushare.policy.residency.states import By, News, Where
 from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
@@ -43,48 +42,6 @@ cannot say so."""
 OUTCOMES = ("moved", "failed", "refused")
 """How a suspend ends; those that are refused have not begun."""
 WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class Pool(Protocol):
-    """The host pool (daemon/residency/pool.py)."""
-
-    @property
-    def size_bytes(self) -> int:
-        """All of it; 0: this node has none."""
-
-    @property
-    def free_bytes(self) -> int:
-        """What is reserved for nobody."""
-
-    def reserve(self, grant: str, size: int) -> None:
-        """Makes the grant's reservation exactly this. Raises RefusedError where there is too little."""
-
-    def release(self, grant: str) -> None:
-        """Gives all of it back."""
-
-
-class Transitions(Protocol):
-    """What becomes of grants (daemon/grants/transitions.py)."""
-
-    def move(self, live: Live, places: list[Place]) -> None:
-        """Gives a grant other places than it had."""
-
-    def publish(self, live: Live, change: Change, name: Name = "") -> None:
-        """Puts the grant, as it is now, into the watch stream."""
-
-
-class Recall(Protocol):
-    """Makes room (daemon/grants/room.py)."""
-
-    def hinders(self, live: Live) -> str:
-        """Called, again and again, with a suspended grant that wants its room back. Returns what it waits for, in
-        words; empty: there is room."""
-
-    def moved(self, live: Live, size: int, ns: int) -> None:
-        """Called with a grant of which `size` bytes have come back to its device in `ns`."""
-
-    def is_back(self, live: Live) -> None:
-        """Called with a grant that wants no room back any more."""
 
 
 def _always(live: Live) -> int:
@@ -181,7 +138,8 @@ class Residency:
             began = loop.time()
             processes = reports.processes(live)
             self._moves.looked(live, processes)
-            self._send(live, policy.Looked(time.monotonic_ns(), processes, reports.free(live)))
+            leave_ns = self.recall.leaves_ns(live)
+            self._send(live, policy.Looked(time.monotonic_ns(), processes, reports.free(live), leave_ns))
             self._rests[live.id] = loop.time() + min(_REST_MOST_S, _REST * (loop.time() - began))
 
     def placed(self) -> None:
@@ -246,7 +204,7 @@ class Residency:
 
     def _send(self, live: Live, event: policy.Event, *, starting: bool = False) -> None:
         before = live.record.residency
-        after, steps = policy.advance(before, event, self.move_ns)
+        after, steps = advance(before, event, self.move_ns)
         if after == before and not steps:
             return
         for step in steps:
@@ -324,8 +282,8 @@ class Residency:
                 os.eventfd_write(live.bell, 1)
 
     def _find_room(self, live: Live) -> None:
-        why = self.recall.hinders(live)
-        self._send(live, policy.Room(time.monotonic_ns(), why))
+        why, early = self.recall.hinders(live)
+        self._send(live, policy.Room(time.monotonic_ns(), why, early))
         if not why:
             self.recall.is_back(live)
 
@@ -344,6 +302,7 @@ class Residency:
             if rest := live.record.places[ORDINAL].on_loan_bytes:
                 stays = f"{text}, and {format_size(rest)} of what it has on loan cannot be moved"
         elif news is News.FAILED:
+            self._take_back(live)
             self.suspends[now.by, "failed"] += 1
             stays = now.why
             self._decide(live, f"its memory stays on the device: {stays}")
@@ -356,6 +315,16 @@ class Residency:
         self._transitions.publish(live, "changed", name)
         if cannot is not None and stays:
             cannot(stays)  # last: it may end the grant
+
+    def _take_back(self, live: Live) -> None:
+        """Called with a grant that stays after all: those that are coming in to its room look for other room."""
+        if live.record.residency.where is not Where.SUSPENDED:
+            return
+        device = live.record.places[ORDINAL].device
+        for other in self._state:
+            if other.record.residency.early and other.record.places[ORDINAL].device == device:
+                with contextlib.suppress(RefusedError):  # without host memory it waits where it is
+                    self._send(other, policy.Taken(time.monotonic_ns(), reports.sums(other).movable_bytes))
 
     def _decide(self, live: Live, text: str, receipt: str = "") -> None:
         now, place = live.record.residency, live.record.places[ORDINAL]

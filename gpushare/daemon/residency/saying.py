@@ -6,7 +6,7 @@ from gpushare.binding.wire import Yield
 from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
 from gpushare.errors import CannotMoveError
-from gpushare.policy.residency.residency import By
+from gpushare.policy.residency.states import By
 
 
 def said(residency: Residency, live: Live, what: Yield) -> None:

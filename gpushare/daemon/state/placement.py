@@ -16,7 +16,7 @@ from gpushare.policy.grants.taken import Holding, Taken
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import Share, shares
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.policy.residency.residency import Where
+from gpushare.policy.residency.states import Where
 from gpushare.text.units import format_size, parse_time
 
 

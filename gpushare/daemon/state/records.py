@@ -8,7 +8,7 @@ from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Life, Phase
-from gpushare.policy.residency.residency import RESIDENT, Residency, Where
+from gpushare.policy.residency.states import RESIDENT, Residency, Where
 
 
 class MemberRecord(Struct, kw_only=True):

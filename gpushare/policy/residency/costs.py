@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpushare.policy.residency.residency import By, Residency, Where
+from gpushare.policy.residency.states import By, Residency, Where
 
 
 class Cause(enum.StrEnum):

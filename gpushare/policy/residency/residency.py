@@ -12,209 +12,38 @@ all of it is on the device again; the room on the device is counted as free only
 back before they are told to come in. So a process is never without a place for its bytes.
 """
 
-import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpushare.errors import RefusedError
+from gpushare.policy.residency.states import (
+    AskRoom,
+    By,
+    CopyAhead,
+    Count,
+    Event,
+    Looked,
+    News,
+    Process,
+    Record,
+    Release,
+    Reserve,
+    Residency,
+    Restarted,
+    Resume,
+    Room,
+    Steps,
+    Suspend,
+    Taken,
+    Tell,
+    Where,
+    Write,
+)
 
 STAY_NS = 200 * 10**6
 """For so long a grant that a call has brought back is not suspended by a person: its programs get on, however often
 somebody asks."""
 SLOWEST = 256 << 20
 """Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
-
-
-class Where(enum.StrEnum):
-    """A grant's state; the values are those of the ledger and of the node API."""
-
-    RESIDENT = "resident"
-    SUSPENDING = "suspending"
-    SUSPENDED = "suspended"
-    RESUMING = "resuming"
-
-
-class By(enum.StrEnum):
-    """Why it is to leave: a person wants it, an owner reclaims what it has on loan, others want room while its programs
-    do nothing, or its turn is over."""
-
-    PERSON = "person"
-    RUNG = "reclaim"
-    WANT = "want"
-    TURN = "turn"
-
-
-@dataclass(frozen=True, slots=True)
-class Residency:
-    """`epoch`: of the page's word that goes with this state. `reserved_bytes`: of the host pool. `hosted_bytes`: what
-    is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
-    there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
-    why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
-    the move in progress. `woken`: a call brings it back, and `stays_ns`: until when, monotonic, it stays for that.
-    `leaving`: while suspending, all of it is on its way out: others may begin to come in where it was. `since_ns`: wall
-    time of the last change of `where`, which whoever carries the steps out writes; 0: never."""
-
-    where: Where = Where.RESIDENT
-    epoch: int = 0
-    by: By = By.PERSON
-    hold: bool = False
-    back: bool = False
-    ahead: bool = False
-    reserved_bytes: int = 0
-    hosted_bytes: int = 0
-    deadline_ns: int | None = None
-    woken: bool = False
-    stays_ns: int | None = None
-    leaving: bool = False
-    why: str = ""
-    waits: str = ""
-    since_ns: int = 0
-
-
-RESIDENT = Residency()
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """What a process reports; nothing of it is trusted. `epoch`: the last that it carried out, or could not: then
-    `failed` says why. `trying`: it goes on trying by itself. `wants`: a call of its program waits for its memory.
-    `leaves`: what can be moved is on its way out, and only the driver can stop that."""
-
-    pid: int
-    epoch: int
-    failed: str = ""
-    trying: bool = False
-    movable_bytes: int = 0
-    hosted_bytes: int = 0
-    wants: bool = False
-    leaves: bool = False
-
-
-# Events. Times are monotonic.
-
-
-@dataclass(frozen=True, slots=True)
-class Suspend:
-    """Its memory is to leave. `movable_bytes`: how much of it can. `free_bytes`: what of its room is free even so, if
-    that is reason enough. `fixed`: what cannot be moved, in words."""
-
-    now_ns: int
-    by: By
-    hold: bool
-    movable_bytes: int
-    fixed: str = ""
-    free_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CopyAhead:
-    """Its programs have done nothing for long: what can be moved of its memory is to be copied to the host. With 0
-    bytes: no more, and the host memory is needed elsewhere."""
-
-    movable_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """A person wants its memory back on the device."""
-
-    now_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The answer to AskRoom. `why`: why there is none; empty: there is, and it is the grant's from now on."""
-
-    now_ns: int
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What all of its living processes report now: one has said that it changed, one has ended, or time has passed.
-    `free_bytes`: how much of its limit nothing of it takes on the device."""
-
-    now_ns: int
-    processes: tuple[Process, ...]
-    free_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """The daemon was started. `epoch`, `hosted`, `ahead`: of the page's word. `returned`: processes have come back by
-    themselves, to room that was left free for them."""
-
-    now_ns: int
-    epoch: int
-    hosted: bool
-    returned: bool
-    ahead: bool = False
-
-
-Event = Suspend | CopyAhead | Resume | Room | Looked | Restarted
-
-
-# Instructions, to be carried out in the order given.
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Reserve host memory; where that fails, the event has not happened."""
-
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Give all of the reserved host memory back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Write the new state to the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there, and with
-    `ahead` in host memory too."""
-
-    hosted: bool
-    ahead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Count so many bytes of the grant as gone from its device."""
-
-    hosted_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskRoom:
-    """Look for room on the device, now and whenever there may be some, until it is found: Room is the answer."""
-
-
-class News(enum.Enum):
-    """What has become of a move."""
-
-    LEAVING = enum.auto()
-    """It is on its way out, and will be away soon."""
-    MOVED = enum.auto()
-    FAILED = enum.auto()
-    RETURNED = enum.auto()
-    CALLED_BACK = enum.auto()
-    """What had moved before it failed is back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell whoever waits for it."""
-
-    news: News
-
-
-Instruction = Reserve | Release | Record | Write | Count | AskRoom | Tell
-Steps = tuple[Instruction, ...]
 
 
 def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Steps]:
@@ -232,6 +61,8 @@ def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Step
             return _room(now, event, move_ns)
         case Looked():
             return _look(now, event, move_ns)
+        case Taken():
+            return _taken(now, event, move_ns)
         case Restarted():
             return _restart(now, event, move_ns)
 
@@ -260,6 +91,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
         by=event.by,
         hold=event.hold,
         reserved_bytes=size,
+        told_ns=event.now_ns,
         deadline_ns=_deadline(event.now_ns, move_ns, size),
     )
     return leaving, (Reserve(size), Record(), Write(hosted=True))
@@ -293,7 +125,7 @@ def _room(now: Residency, event: Room, move_ns: int) -> tuple[Residency, Steps]:
         return now, ()
     if event.why:
         return replace(now, waits=event.why), ()
-    return _come_in(now, event.now_ns, move_ns)
+    return _come_in(replace(now, early=event.early), event.now_ns, move_ns)
 
 
 def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Steps]:
@@ -308,6 +140,25 @@ def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Step
         waits="",
     )
     return coming, (Count(0), Record(), Write(hosted=False))
+
+
+def _taken(now: Residency, event: Taken, move_ns: int) -> tuple[Residency, Steps]:
+    """Goes back to where it was, and looks for room anew."""
+    if now.where is not Where.RESUMING or not now.early:
+        return now, ()
+    size = max(now.reserved_bytes, event.movable_bytes)
+    away = replace(
+        now,
+        where=Where.SUSPENDING,
+        epoch=now.epoch + 1,
+        by=By.WANT,
+        back=True,
+        early=False,
+        reserved_bytes=size,
+        told_ns=event.now_ns,
+        deadline_ns=_deadline(event.now_ns, move_ns, size),
+    )
+    return away, (Reserve(size), Record(), Write(hosted=True))
 
 
 def _give_up(
@@ -356,7 +207,10 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
             if now.leaving or not all(one.leaves for one in left):
                 return now, ()
             going = sum(one.movable_bytes for one in event.processes) - sum(one.hosted_bytes for one in event.processes)
-            return replace(now, leaving=True, hosted_bytes=event.free_bytes + going), (Record(), Tell(News.LEAVING))
+            leaving = replace(now, leaving=True, hosted_bytes=event.free_bytes + going)
+            if event.leave_ns:
+                leaving = replace(leaving, deadline_ns=min(now.deadline_ns, event.now_ns + event.leave_ns))
+            return leaving, (Record(), Tell(News.LEAVING))
         pids = ", ".join(str(one.pid) for one in left[:3])
         return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns, event)
     hosted = min(now.reserved_bytes, sum(one.hosted_bytes for one in event.processes))

@@ -182,3 +182,43 @@ def test_nobody_takes_what_comes_free_for_another(client, notebook):
     one.comes_to("suspended")
     assert isinstance(asked(client, memory=8 * GIB), RefusedError), "it is another's"
     assert asked(client) is None
+
+
+@pytest.fixture
+def three(client, notebook):
+    """An owner whose memory is away, and two more that do nothing: the first of them is the first to leave for it."""
+    one = notebook(gpu="0", memory="5GiB").holds(movable=4 * GIB)
+    client.suspend(one.id)
+    one("carry")
+    one.comes_to("suspended")
+    first, second = (notebook(gpu="0", memory="5GiB").holds(movable=4 * GIB) for _ in range(2))
+    second("follow")
+    works = working(notebook(gpu="0", memory="5GiB", time="0", borrow_memory="5GiB").holds(movable=GIB))
+    works("follow")
+    idle(client, first, second, memory=8 * GIB)
+    second("forge launches 1")
+    idle(client, first, memory=4 * GIB)
+    return one, first, second, works
+
+
+def test_who_says_nothing_is_not_waited_for(three):
+    one, silent, other, works = three
+    one("follow")
+    one("wants")
+    one.comes_to("resident")
+    assert (silent.where, other.where, works.where) == ("suspending", "suspended", "resident")
+    silent("carry")
+
+
+def test_who_says_that_it_leaves_and_does_not_is_not_waited_for(client, three):
+    one, liar, other, _ = three
+    one("wants")
+    until(lambda: liar.where == "suspending", "it is to leave")
+    liar("forge flags 8")
+    one.comes_to("resuming")
+    one.comes_to("suspending")
+    one("follow")
+    one.comes_to("resident")
+    assert other.where == "suspended", "another leaves instead"
+    assert "not all of its processes answered in time" in liar.shown["residency"]["why"]
+    liar("carry")

@@ -17,7 +17,7 @@ from gpushare.policy.residency.costs import (
     in_the_way,
 )
 from gpushare.policy.residency.lent import NAMED, Away, borrower, borrowers, lender, meanwhile
-from gpushare.policy.residency.residency import By, Residency, Where
+from gpushare.policy.residency.states import By, Residency, Where
 
 GIB = 1 << 30
 S = 10**9

@@ -5,9 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.residency import residency as policy
+from gpushare.policy.residency import states as policy
 from gpushare.policy.residency.idle import FOR_EVER_NS, Idle, Seen, ahead
-from gpushare.policy.residency.residency import RESIDENT, By, CopyAhead, Suspend, Where, advance
+from gpushare.policy.residency.residency import advance
+from gpushare.policy.residency.states import RESIDENT, By, CopyAhead, Suspend, Where
 
 AFTER = 100
 MOVE_NS = 1000

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpushare.errors import RefusedError
-from gpushare.policy.residency import residency as policy
-from gpushare.policy.residency.residency import (
+from gpushare.policy.residency import states as policy
+from gpushare.policy.residency.residency import SLOWEST, STAY_NS, advance
+from gpushare.policy.residency.states import (
     RESIDENT,
     By,
     CopyAhead,
@@ -23,8 +24,8 @@ from gpushare.policy.residency.residency import (
     Resume,
     Room,
     Suspend,
+    Taken,
     Where,
-    advance,
 )
 
 MOVE_NS = 100
@@ -115,7 +116,7 @@ class World:
                 case policy.AskRoom():
                     asked = True
         if asked and killed_after is None:
-            self.send(Room(self.now, "others have it" if self.others else ""))
+            self.send(Room(self.now, "others have it" if self.others else "", early=True))
 
     def look(self) -> None:
         self.send(self.looked())
@@ -218,6 +219,16 @@ class Moves(RuleBasedStateMachine):
         if killed is not None:
             self.world.restart()
 
+    @rule(killed=st.none() | st.integers(0, 2))
+    def others_have_not_left_after_all(self, killed: int | None) -> None:
+        world = self.world
+        movable = sum(one.here + one.hosted for one in world.processes)
+        with contextlib.suppress(RefusedError):
+            world.send(Taken(world.now, movable), killed_after=killed)
+        assert killed is not None or world.state.where is not Where.RESUMING or not world.state.early
+        if killed is not None:
+            world.restart()
+
     @rule()
     def daemon_is_killed(self) -> None:
         self.world.restart()
@@ -301,7 +312,7 @@ def test_a_process_that_does_not_answer_costs_only_the_time_limit() -> None:
     moved = Process(1, leaving.epoch, movable_bytes=4, hosted_bytes=4)
     silent = Process(2, leaving.epoch - 1, movable_bytes=4)
     limit = leaving.deadline_ns
-    assert limit == MOVE_NS + 8 * 10**9 // policy.SLOWEST
+    assert limit == MOVE_NS + 8 * 10**9 // SLOWEST
     assert advance(leaving, Looked(limit - 1, (moved, silent)), MOVE_NS)[0] == leaving
     back, steps = advance(leaving, Looked(limit, (moved, silent)), MOVE_NS)
     assert back.where is Where.RESUMING
@@ -334,7 +345,7 @@ def test_programs_get_on_however_often_somebody_suspends_them() -> None:
     for other in (
         Suspend(5, By.PERSON, True, 8),
         Suspend(5, By.RUNG, False, 8),
-        Suspend(5 + policy.STAY_NS, By.PERSON, False, 8),
+        Suspend(5 + STAY_NS, By.PERSON, False, 8),
     ):
         assert advance(there, other, MOVE_NS)[0].where is Where.SUSPENDING
     assert advance(coming, Suspend(5, By.RUNG, False, 8), MOVE_NS)[0].where is Where.SUSPENDING
