@@ -33,7 +33,7 @@ class DemoCommand(Command):
         parser.option(
             "--phase-seconds",
             "S",
-            "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for the others)",
+            "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams, 3 for notebooks)",
             _seconds,
         )
         add_json(parser)

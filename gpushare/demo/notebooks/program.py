@@ -6,10 +6,10 @@ program.py DIRECTORY    # of spin.ptx and words.ptx
 It reads commands from stdin, one per line, and answers each with one JSON object:
 
 fill SIZE SEED    allocates so many bytes of variables, and fills them with bytes that follow from the seed
-cell MASK NS      flips the bits of MASK in each 8-byte word of all variables, by kernels, then computes for NS. `wait_ns`:
-                  from the first launch until that kernel had run
-check             copies all variables back. `wrong`: how many of them are not what they should be
-train NS          steps follow, until `rest`: each changes one variable and computes for NS. At most one answer to either
+cell MASK NS      flips the bits of MASK in each 8-byte word of all variables, by kernels, then computes for NS;
+                  `wait_ns` is from the first launch until that kernel had run
+check             copies all variables back; `wrong` is how many of them are not what they should be
+train NS          steps follow until `rest`; each changes one variable and computes for NS
 
 Any error of the driver ends it with status 1, out of memory included.
 """
@@ -44,6 +44,7 @@ class Driver:
         self._library = ctypes.CDLL("libcuda.so.1")
 
     def __call__(self, function: str, *arguments: Any) -> None:
+        """Calls a function of it."""
         if code := self._library[function](*arguments):
             self._fail(function, code)
 

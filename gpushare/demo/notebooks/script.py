@@ -19,8 +19,9 @@ class Part:
     borrows: bool = False
 
 
-ADA, BEN = Part("ada", 50, 200), Part("ben", 50, 200)
-EVA = Part("eva", 50, 200, borrows=True)
+ADA, BEN = Part("ada", 49, 200), Part("ben", 49, 200)
+"""Both owners fit on the device together, beside the contexts of the others, which never leave it."""
+EVA = Part("eva", 52, 200, borrows=True)
 TRAINER = Part("trainer", 40, 0, "training", borrows=True)
 NOTEBOOKS = (ADA, BEN, EVA)
 PARTS = (*NOTEBOOKS, TRAINER)
@@ -30,20 +31,21 @@ PARTS = (*NOTEBOOKS, TRAINER)
 class Device:
     """The simulated device. `context`: bytes that stay there of each program. `link`: bytes per second, so few that the
     model decides how long a copy takes, and not this machine's memory. `idle_after`: seconds without work after which
-    memory is lent."""
+    memory is lent. `filled`: percent of each program's memory that is variables."""
 
     size: int = 1024 * MIB
-    context: int = 16 * MIB
-    link: int = 500 * 10**6
-    idle_after: float = 1.0
+    context: int = 4 * MIB
+    link: int = 10**9
+    idle_after: float = 0.5
+    filled: int = 75
 
     def memory(self, part: Part) -> int:
         """Returns what the program asks for, in bytes."""
         return self.size * part.share // 100
 
     def variables(self, part: Part) -> int:
-        """Returns how many bytes of variables it has: three quarters of its memory, in whole pieces."""
-        return self.memory(part) * 3 // 4 // PIECE * PIECE
+        """Returns how many bytes of variables it has, in whole pieces."""
+        return self.memory(part) * self.filled // 100 // PIECE * PIECE
 
     @property
     def model(self) -> dict[str, str]:
@@ -56,7 +58,7 @@ class Device:
 
 MORNING = ((ADA,), (BEN,))
 """Who wakes together, one after the other, before the trainer comes."""
-ONE_BY_ONE = ((EVA,), (ADA,), (BEN,), (EVA,))
+ONE_BY_ONE = ((ADA,), (BEN,), (EVA,))
 """Beside the trainer: each has room there."""
 TOGETHER = ((ADA, BEN),)
 """Both owners: then the trainer has none."""

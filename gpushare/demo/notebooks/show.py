@@ -9,9 +9,17 @@ from gpushare.demo.notebooks.script import NOTEBOOKS, PARTS, TRAINER, Device
 from gpushare.demo.notebooks.story import Tick
 from gpushare.demo.notebooks.verdict import Facts
 from gpushare.demo.verdict import Claim, claims_as_json
-from gpushare.text.units import format_size, format_time
+from gpushare.text.units import format_size
 
-_COLUMNS = (("PROGRAM", 9), ("DOES", 22), ("ON DEVICE", 11), ("WAITED", 10), ("VARIABLES", 11), ("GOT", 7))
+_COLUMNS = (
+    ("PROGRAM", 9),
+    ("", 9),
+    ("ON DEVICE", 12),
+    ("AWAY", 10),
+    ("WAITED", 10),
+    ("VARIABLES", 11),
+    ("STEPS/S", 9),
+)
 
 
 class Screen:
@@ -46,12 +54,13 @@ class Screen:
 
     def _row(self, tick: Tick) -> Row:
         cells = [
-            tick.part.name,
+            tick.name,
             tick.doing,
             format_size(tick.bytes),
+            format_size(tick.away_bytes) if tick.away_bytes else "-",
             "-" if tick.wait_ms is None else f"{tick.wait_ms:.0f} ms",
             "-" if tick.wrong is None else f"{tick.wrong} wrong" if tick.wrong else "the same",
-            format_time(tick.pace),
+            "-" if tick.steps_per_s is None else f"{tick.steps_per_s:.0f}",
         ]
         return cells, tick.bytes / self._device.size
 

@@ -49,15 +49,17 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What is shown of a program. `doing`: what it was last told, in words. `wait_ms`: of its last wake. `wrong`: of
-    its last comparison. `pace`: milli of the device since the tick before. None: not known yet."""
+    """What is shown of a program. `away_bytes`: of its variables, what is not on the device. `doing`: what it was last
+    told, in words. `wait_ms`: of its last wake. `wrong`: of its last comparison. `steps_per_s`: of the trainer. None:
+    not known yet, or of no interest."""
 
-    part: Part
+    name: str
     bytes: int
+    away_bytes: int
     doing: str
     wait_ms: float | None
     wrong: int | None
-    pace: int
+    steps_per_s: float | None
 
 
 class View(Protocol):
@@ -78,7 +80,8 @@ class _Played:
         self.program = Program(part.name, where / f"{part.name}.err")
         self.pid = 0
         self.doing = "starts"
-        self.filled = False
+        self.full_bytes = 0
+        """What it has on the device with all of its variables there; 0: not known yet."""
         self.cells = 0
         self.compared = 0
         self.wait_ms: float | None = None
@@ -104,7 +107,8 @@ class Story:
         try:
             self._scene("three notebooks start, one after the other, and rest", self._notebooks_start)
             self._scene("ada and ben work again: eva has borrowed, and makes room", lambda: self._wakes(MORNING))
-            self._scene("a trainer comes while all rest", self._trainer_starts)
+            self._scene("a trainer comes: who has rested longest makes room", self._trainer_starts)
+            self._scene("all rest: the trainer has the device", self._alone)
             self._scene("one notebook after the other wakes; the trainer goes on", self._one_by_one)
             self._scene("ada and ben wake at once: the trainer makes room, and is back", self._together)
             self._scene("the end: all compare their variables", self._sum_up)
@@ -125,33 +129,37 @@ class Story:
     def _scene(self, title: str, scene: Callable[[], None]) -> None:
         if self._view is not None:
             self._view.began(title)
+        began = self._tick()
         scene()
-        self._tick()
+        ended = self._tick()
         if self._view is not None:
-            self._view.ended(self._ticks(self._last, self._last))
+            self._view.ended(self._ticks(began, ended))
 
     def _notebooks_start(self) -> None:
         for part in NOTEBOOKS:
+            if part.borrows:
+                self._rest()  # there is room for it once the others are idle
             self._start(part)
             self._cells([part])
-            self._rest()
+        self._rest()
 
     def _trainer_starts(self) -> None:
         self._start(TRAINER)
         self._ask({TRAINER: (f"train {STEP_NS}", "trains")})
-        self._paced("alone", lambda: self._pass(2 * self._seconds))
+
+    def _alone(self) -> None:
+        self._paced("alone", self._rest)
 
     def _one_by_one(self) -> None:
         self._paced("one", lambda: self._wakes(ONE_BY_ONE))
 
     def _together(self) -> None:
         self._wakes(TOGETHER)
-        trainer, size = self._played[TRAINER.name], self.facts.variables[TRAINER.name]
         deadline = time.monotonic() + ANSWER_SECONDS
-        while self._tick().rows[trainer.name].bytes < size and time.monotonic() < deadline:
+        while self._away(TRAINER.name, self._tick()) and time.monotonic() < deadline:
             time.sleep(TICK_SECONDS)
-        self._paced("after", lambda: self._pass(self._seconds))
-        self.facts.returned = self._tick().rows[trainer.name].bytes >= size
+        self._paced("after", self._rest)
+        self.facts.returned = not self._away(TRAINER.name, self._tick())
 
     def _sum_up(self) -> None:
         [answer] = self._ask({TRAINER: ("rest", "rests")})
@@ -179,8 +187,8 @@ class Story:
             raise FailedError(f"{part.name}: {ready}")
         played.pid = ready["pid"]
         seed = 1 + list(self._played).index(part.name)
-        self._ask({part: (f"fill {self.facts.variables[part.name]} {seed}", "fills its variables")})
-        played.filled = True
+        self._ask({part: (f"fill {self.facts.variables[part.name]} {seed}", "fills")})
+        played.full_bytes = self._tick().rows[part.name].bytes
 
     def _command(self, part: Part) -> list[str]:
         asked = {
@@ -200,10 +208,9 @@ class Story:
     def _wakes(self, wakes: Sequence[Sequence[Part]]) -> None:
         for parts in wakes:
             before = self._tick()
-            away = {part: before.rows[part.name].bytes < self.facts.variables[part.name] for part in parts}
-            waits = self._cells(parts)
-            for part, wait_ms in zip(parts, waits, strict=True):
-                self.facts.wakes.append(Wake(part.name, away[part], len(parts), wait_ms))
+            away = [self._away(part.name, before) > 0 for part in parts]
+            for part, was_away, wait_ms in zip(parts, away, self._cells(parts), strict=True):
+                self.facts.wakes.append(Wake(part.name, was_away, len(parts), wait_ms))
             self._check(parts)
             self._rest()
 
@@ -224,7 +231,7 @@ class Story:
 
     def _check(self, parts: Sequence[Part]) -> None:
         """Has each compare all of its variables."""
-        for part, answer in zip(parts, self._ask({part: ("check", "compares") for part in parts}), strict=True):
+        for part, answer in zip(parts, self._ask(dict.fromkeys(parts, ("check", "compares"))), strict=True):
             played = self._played[part.name]
             played.compared += 1
             played.wrong, played.doing = answer["wrong"], "rests"
@@ -271,12 +278,10 @@ class Story:
 
     def _tick(self) -> Page:
         """Reads the books, remembers whose variables are away, and shows it."""
-        page, last = self._read(), self._last
-        for name, row in page.rows.items():
-            if self._played[name].filled and row.bytes < self.facts.variables[name]:
-                self.facts.away.add(name)
+        page = self._read()
+        self.facts.away |= {name for name in page.rows if self._away(name, page)}
         if self._view is not None:
-            self._view.watched(self._ticks(last, page))
+            self._view.watched(self._ticks(self._last or page, page))
         self._last = page
         return page
 
@@ -295,14 +300,20 @@ class Story:
                 )
         return Page(device["wall_ns"], device["peak_bytes"], rows)
 
-    def _ticks(self, last: Page | None, page: Page | None) -> list[Tick]:
+    def _ticks(self, before: Page, after: Page) -> list[Tick]:
         found = []
         for name, played in self._played.items():
-            row = page.rows.get(name) if page else None
-            size = row.bytes if row else 0
-            pace = _pace(name, last, page) if last and page else 0
-            found.append(Tick(played.part, size, played.doing, played.wait_ms, played.wrong, pace))
+            size = after.rows[name].bytes if name in after.rows else 0
+            away = self._away(name, after)
+            doing = "waits" if away and played.doing != "rests" else played.doing
+            trains = played.part is TRAINER and name in before.rows
+            steps_per_s = _pace(name, before, after) * 10**6 / STEP_NS if trains else None
+            found.append(Tick(name, size, away, doing, played.wait_ms, played.wrong, steps_per_s))
         return found
+
+    def _away(self, name: str, page: Page) -> int:
+        """Returns how many bytes of a program's variables are not on the device."""
+        return max(0, self._played[name].full_bytes - page.rows[name].bytes) if name in page.rows else 0
 
     @uninterrupted()
     def _end(self) -> None:
@@ -316,7 +327,7 @@ class Story:
 
 
 def _pace(name: str, before: Page, after: Page) -> int:
-    """Milli of the device that a program had between two readings."""
+    """Milli of the device that a program had between two readings. 0: it was not there at the first."""
     if name not in before.rows or name not in after.rows or after.wall_ns <= before.wall_ns:
         return 0
     busy = after.rows[name].busy_ns - before.rows[name].busy_ns
