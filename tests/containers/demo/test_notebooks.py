@@ -94,8 +94,9 @@ from gpushare.cli.node import demo
 from gpushare.demo.notebooks import script, story
 import gpushare.demo.main
 MIB = 1 << 20
-gpushare.demo.main.NOTEBOOKS_DEVICE = script.Device(704 * MIB, 2 * MIB, 2 * 10**9, 0.2, 20)
+gpushare.demo.main.NOTEBOOKS_DEVICE = script.Device(704 * MIB, 2 * MIB, 2 * 10**9, 0.1, 20)
 demo._seconds, story.CELL_NS = float, 20_000_000
+story.MORNING, story.ONE_BY_ONE = (), ((script.ADA,),)
 {more}
 main.entry()
 """
@@ -131,7 +132,7 @@ def environment():
 
 
 def short(more: str = "") -> list[str]:
-    words = ["demo", "--scenario", "notebooks", "--json", "--phase-seconds", "0.6"]
+    words = ["demo", "--scenario", "notebooks", "--json", "--phase-seconds", "0.3"]
     return [sys.executable, "-c", SHORT.format(more=more), *words]
 
 
@@ -146,16 +147,26 @@ def played(environment, more: str = "") -> tuple[int, dict, dict[str, bool]]:
 @root
 @machine
 def test_a_short_run(environment):
+    """Who makes room for whom, and how fast, depends on what else the machine does: the slow test judges it."""
     status, value, claims = played(environment)
     assert status == (0 if value["verdict"] == "pass" else 1)
-    # A machine with much to do is slow, and so few variables fit on the device together.
-    rest = {claim: ok for claim, ok in claims.items() if not any(word in claim for word in ("wake", "beside", "share"))}
-    assert len(rest) == 4 and all(rest.values()), claims
-    assert [one["name"] for one in value["programs"] if one["left"]] == NAMES
-    assert {one["name"] for one in value["wakes"] if one["away"]} >= {"ada", "ben", "eva"}
+    assert claims["every variable is what its program made it"] and claims["nobody was killed"], claims
+    assert {one["name"] for one in value["programs"] if one["left"]} >= {"ada", "ben"}
+    assert {one["name"] for one in value["wakes"] if one["away"]} == {"ada", "ben"}
     assert len(value["checks"]) == len(value["wakes"]) + len(NAMES)
-    assert value["moved_in_bytes"] >= sum(one["variables_bytes"] for one in value["programs"][:3])
+    assert value["moved_in_bytes"] >= sum(one["variables_bytes"] for one in value["programs"][:2])
     assert value["trainer"]["returned"] and value["trainer"]["steps"] > 0
+
+
+@root
+@machine
+@pytest.mark.slow
+@pytest.mark.timing
+def test_a_whole_run(environment):
+    command = [sys.executable, "-m", "gpushare", "demo", "--scenario", "notebooks", "--json"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    value = json.loads(result.stdout)
+    assert (result.returncode, result.stderr, value["verdict"]) == (0, "", "pass"), value["claims"]
 
 
 @root
@@ -163,7 +174,7 @@ def test_a_short_run(environment):
 def test_a_byte_that_changes_fails_it(environment, tmp_path):
     flips = tmp_path / "flips.py"
     flips.write_text(FLIPS.format(where=str(Path(program.__file__).parent)))
-    more = f"story.PROGRAM, story.MORNING, story.ONE_BY_ONE, story.TOGETHER = Path({str(flips)!r}), (), (), ()"
+    more = f"story.PROGRAM, story.ONE_BY_ONE, story.TOGETHER = Path({str(flips)!r}), (), ()"
     status, value, claims = played(environment, more)
     assert (status, value["verdict"]) == (1, "fail")
     assert {one["wrong"] for one in value["checks"]} == {1}
@@ -172,11 +183,12 @@ def test_a_byte_that_changes_fails_it(environment, tmp_path):
 
 @root
 @machine
-def test_an_interrupt_leaves_nothing(environment):
+@pytest.mark.parametrize("after", ["three notebooks start", pytest.param("ada and ben wake", marks=pytest.mark.slow)])
+def test_an_interrupt_leaves_nothing(environment, after):
     command = [word for word in short() if word != "--json"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     with process:
-        while "ada and ben work again" not in process.stdout.readline():
+        while after not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.stdout.read()
@@ -185,13 +197,11 @@ def test_an_interrupt_leaves_nothing(environment):
 
 # Kills a notebook that rests.
 KILLS = """
-real = story.Story._trainer_starts
 def kills(self):
     import os, signal
     os.kill(self._played["ben"].pid, signal.SIGKILL)
-    real(self)
-story.Story._trainer_starts = kills
-story.MORNING = ()
+    self._check([script.BEN])
+story.Story._rest = kills
 """
 
 
