@@ -1,5 +1,6 @@
 """The scenario's table as text, and its result."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -22,12 +23,16 @@ _COLUMNS = (
 )
 
 
+_REDRAW_SECONDS = 0.3
+
+
 class Screen:
     """Prints each scene: its title when it begins, its programs while it is played, and how they are at its end."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._table = Table(_COLUMNS)
+        self._next = 0.0
 
     def begin(self) -> None:
         """Prints the device and who is on it."""
@@ -44,8 +49,9 @@ class Screen:
         self._table.head()
 
     def watched(self, ticks: Sequence[Tick]) -> None:
-        """Shows the programs, on a terminal."""
-        if self._table.live:
+        """Shows the programs, on a terminal, and a few times a second."""
+        if self._table.live and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _REDRAW_SECONDS
             self._table.rows([self._row(tick) for tick in ticks])
 
     def ended(self, ticks: Sequence[Tick]) -> None:

@@ -50,8 +50,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What is shown of a program. `away_bytes`: of its variables, what is not on the device. `doing`: what it was last
-    told, in words. `wait_ms`: of its last wake. `wrong`: of its last comparison. `steps_per_s`: of the trainer. None:
-    not known yet, or of no interest."""
+    told, in words. `wait_ms`: of its last wake. `wrong`: of its last comparison. `steps_per_s`: of the trainer, in
+    this scene. None: not known yet, or of no interest."""
 
     name: str
     bytes: int
@@ -94,7 +94,8 @@ class Story:
     def __init__(self, node: Node, where: Path, device: Device, seconds: float, view: View | None) -> None:
         self._node, self._where, self._device, self._seconds, self._view = node, where, device, seconds, view
         self._played: dict[str, _Played] = {}
-        self._last: Page | None = None
+        self._began = Page(0, 0, {})
+        """When the scene began."""
         self.facts = Facts(
             capacity_bytes=device.size,
             link_bytes_per_s=device.link,
@@ -129,11 +130,11 @@ class Story:
     def _scene(self, title: str, scene: Callable[[], None]) -> None:
         if self._view is not None:
             self._view.began(title)
-        began = self._tick()
+        self._began = self._tick()
         scene()
         ended = self._tick()
         if self._view is not None:
-            self._view.ended(self._ticks(began, ended))
+            self._view.ended(self._ticks(ended))
 
     def _notebooks_start(self) -> None:
         for part in NOTEBOOKS:
@@ -281,8 +282,7 @@ class Story:
         page = self._read()
         self.facts.away |= {name for name in page.rows if self._away(name, page)}
         if self._view is not None:
-            self._view.watched(self._ticks(self._last or page, page))
-        self._last = page
+            self._view.watched(self._ticks(page))
         return page
 
     def _read(self) -> Page:
@@ -300,14 +300,14 @@ class Story:
                 )
         return Page(device["wall_ns"], device["peak_bytes"], rows)
 
-    def _ticks(self, before: Page, after: Page) -> list[Tick]:
+    def _ticks(self, now: Page) -> list[Tick]:
         found = []
         for name, played in self._played.items():
-            size = after.rows[name].bytes if name in after.rows else 0
-            away = self._away(name, after)
+            size = now.rows[name].bytes if name in now.rows else 0
+            away = self._away(name, now)
             doing = "waits" if away and played.doing != "rests" else played.doing
-            trains = played.part is TRAINER and name in before.rows
-            steps_per_s = _pace(name, before, after) * 10**6 / STEP_NS if trains else None
+            trains = played.part is TRAINER and name in self._began.rows
+            steps_per_s = _pace(name, self._began, now) * 10**6 / STEP_NS if trains else None
             found.append(Tick(name, size, away, doing, played.wait_ms, played.wrong, steps_per_s))
         return found
 

@@ -67,7 +67,7 @@ def test_a_good_run(good):
         ({"capacity_bytes": 4096 * MIB}, "share a device"),
         ({"away": {"ada", "ben", "trainer"}}, "left the device"),
         ({"wakes": [*[Wake("ada", True, 1, 1.61 * COPY_MS)] * 2, Wake("ben", True, 2, 700.0)]}, "half of the wakes"),
-        ({"wakes": [*[Wake("ada", True, 1, 400.0)] * 3, Wake("ben", True, 2, 1800.0)]}, "no wake takes"),
+        ({"wakes": [*[Wake("ada", True, 1, 400.0)] * 3, Wake("ben", True, 2, 1800.0)]}, "all wakes"),
         ({"wakes": [Wake("ada", False, 1, 1.0)]}, "have to wait"),
         ({"wakes": []}, "have to wait"),
         ({"pace": {"alone": 950, "one": 750, "after": 900}}, "beside one notebook"),
