@@ -149,7 +149,7 @@ struct gs_slot {
   /* the pid in the process's own pid namespace, for other processes there; 0: unknown; written by the process */
   int32_t own_pid;
   uint32_t pid_namespace; /* inode of that namespace; 0: unknown; written by the process */
-  uint32_t touched;       /* + 1 with each call besides launches that touches memory, in a grant that lends idle memory */
+  uint32_t touched; /* + 1 with each call besides launches that touches memory, in a grant that lends idle memory */
   /* Part of device[0].memory_bytes, by enum gs_fixed; brought up to date every second, in a grant that lends idle memory,
    * which has one device */
   uint64_t fixed_bytes[8]; /* GS_FIXED_KINDS */
