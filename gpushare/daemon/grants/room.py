@@ -74,6 +74,7 @@ class Room:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.links = {device.id: Link() for device in state.devices}
+        evictions.served_first(self._served_first)
 
     def close(self) -> None:
         """Nobody is told to leave any more."""
@@ -266,6 +267,12 @@ class Room:
         own = waiting.want
         before = policy.in_order(one.want for one in self._waiting.values() if self._goes_before(one, own.key))
         return [*(want.key for want in before if want.key != own.key), own.key]
+
+    def _served_first(self, key: str) -> Iterator[tuple[str, Asked | Back]]:
+        """The owners' wants that go before this one and for which others are leaving."""
+        for one in self._waiting.values():
+            if one.want.owner and one.leaving and one.want.key != key and self._goes_before(one, key):
+                yield one.want.key, one.wanted
 
     def _leave(self, waiting: _Waiting, live: Live, why: Why) -> None:
         def stays(reason: str) -> None:
