@@ -58,6 +58,7 @@ class Lib(Protocol):
     GS_SLOT_DEPENDENT: int
     GS_SLOT_WANTS: int
     GS_SLOT_RETURNS: int
+    GS_SLOT_LEAVES: int
     GS_IDLE_KEEP: int
     GS_IDLE_LEND: int
     GS_RESIDENT: int

@@ -23,6 +23,12 @@ def release(daemon: Client, grant_id: str) -> None:
         log.debug("grant %s has ended already", grant_id)
 
 
+def state(grant: Any) -> str:
+    """Returns the state of a living grant in schedulers' words. One whose memory is in host memory is `asleep`:
+    allocated, alive, and back by itself when its programs need it."""
+    return "asleep" if grant["phase"] == "suspended" else str(grant["phase"])
+
+
 def watch(
     daemon: Callable[[], Client],
     ended: threading.Event,

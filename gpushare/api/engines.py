@@ -8,14 +8,20 @@ from msgspec import Meta, Struct
 # Text, which the daemon itself does not decode: every runtime must read it as the daemon does (reader/config.py).
 Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
+WAIT_SECONDS = 5.0
+"""A third of what the runtime wrapper and the hooks wait for an answer (hooks/node_api.h: GS_START_MS): the rest is for
+a busy machine."""
+
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """`starts`: the calling process becomes the runtime; if it ends before the container starts, the start has failed.
-    `bundle`: left out if there is none yet; nothing is known of the image then."""
+    `bundle`: left out if there is none yet; nothing is known of the image then. `wait_seconds`: how long the answer may
+    wait for memory that is moved away for the container."""
 
     bundle: str | None = None
     config: Config
     starts: bool = False
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = WAIT_SECONDS
 
 
 class OciEditAnswer(Struct, kw_only=True):

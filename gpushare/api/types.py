@@ -32,6 +32,7 @@ Name = Literal[
     "EvictionResolved",
     "MemoryExceeded",
     "MemoryMoved",
+    "MemoryPressure",
     "MemoryReturned",
     "GangPrepared",
     "GangCommitted",
@@ -264,7 +265,11 @@ class Quantity(Struct, kw_only=True):
 class Device(Struct, kw_only=True):
     """`health_reason`, `unhealthy_since_ns`: set if the device does not work. It stays in the list until the daemon
     restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: set if it does not. `links`: how
-    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`."""
+    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`.
+
+    A request that may borrow (`borrow_memory`) can have, besides `allocatable`: `memory_asleep_bytes`, room that
+    suspended grants have left and nobody has borrowed, and `memory_idle_bytes`, which grants that lend have and have
+    done nothing with for long enough to be moved to host memory first (409 `making_room`)."""
 
     id: str
     index: int
@@ -278,6 +283,8 @@ class Device(Struct, kw_only=True):
     allocatable: Quantity
     context_bytes: int
     memory_used_bytes: int
+    memory_idle_bytes: int = 0
+    memory_asleep_bytes: int = 0
     attributes: dict[str, str]
     health: Health
     links: dict[str, str] = field(default_factory=dict)
@@ -369,8 +376,7 @@ class Event(Struct, kw_only=True):
     of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
     nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; the grant's `notice` names the process and what was done to it. MemoryMoved, MemoryReturned: a grant's movable
-    memory is in host memory now, or on the device again."""
+    have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back."""
 
     rv: int
     epoch: int
@@ -382,7 +388,7 @@ class Event(Struct, kw_only=True):
 
 class ErrorBody(Struct, kw_only=True, omit_defaults=True):
     """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do.
-    `estimate_seconds`: with `making_room`, in how long the request is expected to fit."""
+    `estimate_seconds`: with `making_room`, when the request should fit."""
 
     code: str
     message: str

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-By = Literal["tenant", "grant", "device", "hour", "charge"]
+By = Literal["tenant", "grant", "device", "hour", "charge", "holder"]
 Unit = Literal["hour", "minute"]
 Each = Literal["node", "device"]
 
@@ -16,12 +16,18 @@ class UsageRow(Struct, kw_only=True):
     is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited without a
     lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all
     that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes
-    times seconds. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs and other
-    submitted work."""
+    on the device times seconds; `hosted_byte_s`: bytes in host memory. `moved_out_bytes`, `moved_in_bytes`: copied to
+    host memory and back. `stalled_ns`: for how long calls of its programs waited for memory that was in host memory, in
+    `stalls` waits that are over. By holder the rows are of that alone: `holder` and `holder_tenant` are the grant whose
+    memory stood in the way, and its tenant; both are empty where it was only the copy, and the tenant `(held)` stands
+    for a person who had it stay away. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs
+    and other submitted work."""
 
     tenant: str = ""
     grant: str = ""
     device: str = ""
+    holder: str = ""
+    holder_tenant: str = ""
     begins_ns: int = 0
     guaranteed_ns: int = 0
     borrowed_ns: int = 0
@@ -32,6 +38,11 @@ class UsageRow(Struct, kw_only=True):
     waited_limit_ns: int = 0
     busy_ns: int = 0
     memory_byte_s: int = 0
+    hosted_byte_s: int = 0
+    moved_out_bytes: int = 0
+    moved_in_bytes: int = 0
+    stalled_ns: int = 0
+    stalls: int = 0
     waits: int = 0
     reclaims: int = 0
     launches: int = 0

@@ -119,7 +119,9 @@ class SlotUsage:
     """Of that word; a `Move`, or whatever else the process wrote."""
     wants: bool = False
     returns: bool = False
-    """Without a daemon, its memory is coming back by itself."""
+    """Without a daemon, its memory has come back by itself, or is about to."""
+    leaves: bool = False
+    """Its work is done and there is host memory: all that can be moved is leaving."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,15 @@ class LimitsPage(_Page):
         """Whether hosted memory may come back without a daemon."""
         return bool(lib.gs_load32(ffi.addressof(self.pointer.device[ordinal], "room")))
 
+    def set_allocation_wait(self, seconds: float) -> None:
+        """How long an allocation waits at most for memory of the grant that others use; at most 49 days."""
+        lib.gs_store32(ffi.addressof(self.pointer, "allocation_wait_ms"), round(seconds * 1000))
+
+    @property
+    def allocation_wait_ms(self) -> int:
+        """How long an allocation waits at most for memory of the grant that others use."""
+        return int(lib.gs_load32(ffi.addressof(self.pointer, "allocation_wait_ms")))
+
     def lease(self, ordinal: int) -> DeviceLease:
         """The lease of one device, by its ordinal in the grant."""
         words = self.pointer.device[ordinal]
@@ -281,6 +290,7 @@ class UsagePage(_Page):
             move=load32("move"),
             wants=bool(flags & lib.GS_SLOT_WANTS),
             returns=bool(flags & lib.GS_SLOT_RETURNS),
+            leaves=bool(flags & lib.GS_SLOT_LEAVES),
         )
 
     def fixed(self, index: int) -> dict[Fixed, int]:

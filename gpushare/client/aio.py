@@ -4,7 +4,6 @@ import asyncio
 import copy
 import json
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +13,6 @@ from yarl import URL
 
 from gpushare.client.blocking import (
     ANSWER_SECONDS,
-    ASK_AGAIN_SECONDS,
     AWAY_AGAIN_SECONDS,
     FOLLOW_AGAIN_SECONDS,
     WATCH_SECONDS,
@@ -24,7 +22,7 @@ from gpushare.client.blocking import (
     refusal,
     why,
 )
-from gpushare.client.verbs import Course, Verbs, creation, encoded, watching
+from gpushare.client.verbs import Course, Patience, Verbs, encoded, watching
 from gpushare.errors import GoneError, LaterError, UnreachableError
 from gpushare.paths import client_socket
 
@@ -124,17 +122,13 @@ class AsyncClient(Verbs):
     async def _field(self, name: str, target: str) -> Any:
         return (await self.call("GET", target))[name]
 
-    async def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
-        """As Client.create."""
-        deadline = time.monotonic() + wait_seconds
-        target, body = creation(request, is_repeated=wait_seconds > 0)
+    async def _repeated(self, target: str, body: Any, patience: Patience) -> Any:
         while True:
             try:
                 return await self.call("POST", target, body)
-            except LaterError:
-                if time.monotonic() >= deadline:
-                    raise
-                await asyncio.sleep(ASK_AGAIN_SECONDS)
+            except LaterError as later:
+                pause = patience.pause(later)
+            await asyncio.sleep(pause)
 
     def watch(self, since: int | None = None, timeout: float | None = None) -> AsyncIterator[Any]:
         """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gpushare.client.verbs import Course, Verbs, creation, encoded, watching
+from gpushare.client.verbs import Course, Patience, Verbs, encoded, watching
 from gpushare.errors import (
     BY_CODE,
     FailedError,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ANSWER_SECONDS = 30.0
-ASK_AGAIN_SECONDS = 0.1
 FOLLOW_AGAIN_SECONDS = 0.2
 AWAY_SECONDS = 10.0
 """Maximum wait of callers on whom a start depends for a daemon that is away; a killed one is back within 3 s."""
@@ -132,21 +131,13 @@ class Client(Verbs):
     def _field(self, name: str, target: str) -> Any:
         return self.call("GET", target)[name]
 
-    def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
-        """Creates a grant from fields of GrantRequest; None is left out. `class_` is sent as `class`. `wait_seconds`:
-        how long to retry while room is made: what others have on loan is asked back, what nobody uses is moved away.
-
-        Raises LaterError when that time has passed, and RefusedError where the grant cannot be had.
-        """
-        deadline = time.monotonic() + wait_seconds
-        target, body = creation(request, is_repeated=wait_seconds > 0)
+    def _repeated(self, target: str, body: Any, patience: Patience) -> Any:
         while True:
             try:
                 return self.call("POST", target, body)
-            except LaterError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(ASK_AGAIN_SECONDS)
+            except LaterError as later:
+                pause = patience.pause(later)
+            time.sleep(pause)
 
     def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
         """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""

@@ -2,11 +2,16 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gpushare.errors import GoneError, GpushareError, UsageError
+from gpushare.errors import GoneError, GpushareError, LaterError, MakingRoomError, UsageError
+
+ASK_AGAIN_SECONDS = 0.1
+_PAUSES = 0.05, 2.0
+"""Shortest and longest time until a request is repeated, where the daemon estimates when it will fit."""
 
 # Of names that are not UTF-8, the bytes are sent as they are: the daemon's answer names what is wrong with them.
 
@@ -106,15 +111,32 @@ class Verbs:
         """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
         return self._field("parts", "/v1/gangs")
 
-    def prepare(self, gang: str, grants: list[dict[str, Any]], **more: Any) -> Any:
+    def create(self, *, wait_seconds: float = 0, asker: str = "", **request: Any) -> Any:
+        """Creates a grant from fields of GrantRequest; None is left out. `class_` is sent as `class`. `wait_seconds`:
+        how long to retry while room is made: what others have on loan is asked back, what nobody uses is moved away.
+        `asker`: tells the request from equal ones, for a caller who repeats it, too.
+
+        Raises LaterError when that time has passed, and RefusedError where the grant cannot be had.
+        """
+        if not asker and wait_seconds > 0 and request.get("key") is None:  # a key tells it from others
+            asker = new_asker()
+        target = f"/v1/grants?asker={segment(asker)}" if asker else "/v1/grants"
+        return self._repeated(target, fields(request), Patience(wait_seconds))
+
+    def prepare(self, gang: str, grants: list[dict[str, Any]], *, wait_seconds: float = 0, **more: Any) -> Any:
         """A GangPart: room for all these grants, each with fields of GrantRequest, or for none. `more`: the fields of
-        GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed.
+        GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed. `wait_seconds`: as
+        `create` takes it.
 
         Raises RefusedError where it does not fit, LaterError where a later retry will fit, and GoneError where it was
         aborted or has expired.
         """
         body = {"grants": [fields(grant) for grant in grants], **fields(more)}
-        return self.call("POST", f"/v1/gangs/{segment(gang)}/prepare", body)
+        return self._repeated(f"/v1/gangs/{segment(gang)}/prepare", body, Patience(wait_seconds))
+
+    def _repeated(self, target: str, body: Any, patience: "Patience") -> Any:
+        """A POST that is repeated while it is answered that a later one will be accepted."""
+        raise NotImplementedError
 
     def commit(self, gang: str, **which: Any) -> Any:
         """The GangPart, whose grants may be used from now on. `which`: `part` and `uid`, as they were prepared. Raises
@@ -163,6 +185,23 @@ class Verbs:
         return self.call("PUT", f"/v1/sim/devices/{device}", {"lost": lost})
 
 
+class Patience:
+    """For how long a request is repeated that will be accepted later, and how soon each time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+
+    def pause(self, error: LaterError) -> float:
+        """Seconds until the request is to be repeated; the last time is when the time has passed. Raises `error` when
+        it has passed already."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise error
+        estimate = error.estimate_seconds if isinstance(error, MakingRoomError) else None
+        pause = ASK_AGAIN_SECONDS if estimate is None else min(max(estimate, _PAUSES[0]), _PAUSES[1])
+        return min(pause, left)
+
+
 class Course:
     """The events that `follow` adds to those of the watch: a new list of all grants and, once per outage, that the
     daemon is away."""
@@ -188,10 +227,9 @@ def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) 
     return {"rv": rv, "epoch": epoch, "kind": kind, "type": what, "name": "", "object": found}
 
 
-def creation(request: dict[str, Any], *, is_repeated: bool) -> tuple[str, dict[str, Any]]:
-    """Target and body of a POST of a grant. `is_repeated`: while what it asks for is on loan."""
-    target = f"/v1/grants?asker={os.urandom(8).hex()}" if is_repeated else "/v1/grants"
-    return target, fields(request)
+def new_asker() -> str:
+    """What tells a request from equal ones while it is repeated."""
+    return os.urandom(8).hex()
 
 
 def watching(since: int | None) -> str:

@@ -240,7 +240,7 @@ class _Daemon:
         pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing, state.host_limits)
         cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
-        resources = Resources(layout, inject, hardware, door)
+        resources = Resources(layout, inject, hardware, door, self._config.memory.allocation_wait_seconds)
         tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
         cleanup.callback(tracepoint.close)
         context = NodeContext(
@@ -268,6 +268,7 @@ class _Daemon:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.accounts.moves.adopt()
         context.residency.adopt()
         context.ahead.start()
         context.preparing.adopt()

@@ -76,11 +76,13 @@ class MemoryConfig(Struct, forbid_unknown_fields=True):
     the daemon starts. It is taken only as it is used (docs/guides/host-pool.md). `move_seconds`: how long a grant's
     processes may take to move out, besides a second for each 256 MiB; where one is not done by then, all of it stays on
     the device. `idle_after_seconds`: memory of a grant whose programs did nothing for so long is copied to the host
-    ahead of any move; 0: never."""
+    ahead of any move; 0: never. `allocation_wait_seconds`: how long an allocation of a grant that lends its memory
+    waits for room on the device that is its own and that others use, before it is refused."""
 
     host_pool: str = "auto"
     move_seconds: float = 5
     idle_after_seconds: float = 300
+    allocation_wait_seconds: float = 60
 
 
 class AuditConfig(Struct, forbid_unknown_fields=True):
@@ -128,6 +130,7 @@ RANGES = {
     "audit.grace_seconds": (0, 86400),
     "memory.move_seconds": (0.1, 600),
     "memory.idle_after_seconds": (0, 86400),
+    "memory.allocation_wait_seconds": (0, 86400),
     "arbiter.lease_ms": (0, 10_000),
     "arbiter.bound_ms": (0, 1000),
     "arbiter.bound_alone_ms": (0, 1000),

@@ -106,11 +106,12 @@ class NodeContext:
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         state.idle_after_default_ns = round(self.idle_after_s * 1e9)
-        self.residency = Residency(state, self.transitions, self.pool, self.move_s)
+        self.residency = Residency(state, self.transitions, self.pool, self.move_s, self.accounts.moves)
         self.ahead = Ahead(state, self.residency, self.pool)
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
+        self.devices = Devices(state, self.backend, arbiter, self.simulator)
         self.evictions = Evictions(state, self.transitions, engines)
-        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions)
+        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions, self.devices)
         self.ahead.looked = self.room.looked
         self.walls = Walls(
             state,
@@ -126,7 +127,7 @@ class NodeContext:
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.room, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.room)
-        self.explaining = Explaining(state, self.receipts)
+        self.explaining = Explaining(state, self.receipts, self.accounts.moves)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
             state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts
@@ -136,7 +137,7 @@ class NodeContext:
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
         self.measuring = Measuring(state, self.serving, self.transitions, self.explaining)
-        self.devices = Devices(state, self.backend, arbiter, self.simulator)
+        self.devices.idle_bytes = self.ahead.idle_bytes
         self.health = Health(
             state,
             self.backend,

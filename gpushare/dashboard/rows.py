@@ -56,6 +56,7 @@ def _part(found: Json) -> Json:
         memory=found["memory_bytes"],
         memory_limit=found["memory_limit_bytes"],
         memory_borrowed=found["memory_borrowed_bytes"],
+        memory_hosted=found["memory_hosted_bytes"],
         waits=found["waits"],
         wait_max_ns=found["wait_max_ns"],
         lost=found["health"] != "healthy",
@@ -83,6 +84,8 @@ def device(found: Json, before: Json | None, grants: Sequence[Json]) -> Json:
         capacity=found["capacity"]["memory"],
         granted=sum(part["memory_limit_bytes"] for part in parts),
         memory=found["memory_used_bytes"],
+        asleep=found["memory_asleep_bytes"],
+        idle_memory=found["memory_idle_bytes"],
         grants=len(parts),
     ) | {"index": found["index"]}
 

@@ -12,18 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpushare.ledger.entries import Period
-from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.schema import KINDS
 from gpushare.ledger.sqlite_file import DamagedError
 
-COLUMNS = ("run", *Period.__struct_fields__)
-"""The columns of a period's row that its hash covers, besides its id."""
-_NAMES = ", ".join(COLUMNS)
 _AHEAD_NS = 24 * 3600 * 10**9
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]
 """As LedgerFile.insert."""
+
+
+def columns(table: str) -> tuple[str, ...]:
+    """The columns of a table's rows that their hashes cover, besides the id."""
+    return "run", *KINDS[table].columns
+
+
+COLUMNS = columns("periods")
 
 
 class Link(NamedTuple):
@@ -40,13 +44,14 @@ def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
 
 
 def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Adds rows to the end of a table's chain. `rows`: values of COLUMNS."""
+    """Adds rows to the end of a table's chain. `rows`: values of its `columns`."""
     if not rows:
         return
     head = link(db, table, "head")
     # Rows that somebody else inserted have ids too: a fault of the chain, but later rows must not be lost by it.
     last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
-    statement = f"INSERT INTO {table} (id, {_NAMES}, hash) VALUES ({', '.join('?' * (len(COLUMNS) + 2))})"
+    names = columns(table)
+    statement = f"INSERT INTO {table} (id, {', '.join(names)}, hash) VALUES ({', '.join('?' * (len(names) + 2))})"
     for number, values in enumerate(rows, last + 1):
         new = Link(number, following(head.hash, number, values))
         if insert(table, number, statement, (number, *values, new.hash)):
@@ -69,7 +74,7 @@ def _set_link(db: sqlite3.Connection, table: str, which: str, new: Link) -> None
 
 def begin(db: sqlite3.Connection) -> None:
     """Makes the chains begin after the existing rows, which came from another file."""
-    for table in CHAINED:
+    for table in KINDS:
         last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
         _set_link(db, table, "anchor", last)
         _set_link(db, table, "head", last)
@@ -108,7 +113,7 @@ def fault(db: sqlite3.Connection, table: str, until: int | None = None) -> tuple
     before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]
     last, count = anchor, 0
     where = "WHERE NOT (id <= ? AND hash IS NULL) AND id <= ?"
-    query = f"SELECT id, hash, {_NAMES} FROM {table} {where} ORDER BY id"
+    query = f"SELECT id, hash, {', '.join(columns(table))} FROM {table} {where} ORDER BY id"
     for row, hash_, *values in db.execute(query, (anchor.row, (1 << 63) - 1 if until is None else until)):
         if row <= last.row:
             return f"row {row} is before the beginning of the chain", count, before

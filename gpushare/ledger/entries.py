@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,7 +32,8 @@ class GrantRow(NamedTuple):
 class Period(Struct, frozen=True):
     """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
     `waits`, `reclaims`: how many ended in it; the longest of them, like the peak of memory, is of the daemon's run so
-    far. `scavenged_ns`: the part of `borrowed_ns` that a tenant of weight 0 borrowed. `memory_mib_ms`: MiB times ms.
+    far. `scavenged_ns`: the part of `borrowed_ns` that a tenant of weight 0 borrowed. `memory_bytes`: held at
+    the end, wherever it was. `memory_mib_ms`: MiB on the device times ms.
     `waited_owed_ns`, `waited_limit_ns`: the parts of `waited_ns` while it was owed guaranteed time, and while it had
     used all that its limit allows; during the rest it had had its guarantee. `launches`: kernels, graphs and other
     work.
@@ -65,14 +66,62 @@ class Period(Struct, frozen=True):
     launches: int = 0
 
 
-values = attrgetter(*Period.__struct_fields__)
+class Move(Struct, frozen=True):
+    """What it cost one grant on one device, from `from_ns` to `to_ns`, that its memory was moved: for one `cause` or
+    one holder, and only where there was something.
+
+    `hosted_mib_ms`: MiB in host memory times ms. `out_bytes`, `in_bytes`: copied to host memory and back because of
+    `cause` (policy.residency.costs.Cause). `stall_ns`: for how long calls of its programs waited for the memory, in
+    `stalls` waits that are over, the longest `stall_max_ns`; `holder`, `holder_tenant`: the grant whose memory stood in
+    the way, and its tenant; empty: nobody's, it was only the copy; tenant HELD: a person had it stay away.
+    """
+
+    grant_id: str
+    tenant: str
+    device: str
+    cause: str
+    holder: str
+    holder_tenant: str
+    from_ns: int
+    to_ns: int
+    hosted_mib_ms: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
+    stall_ns: int = 0
+    stalls: int = 0
+    stall_max_ns: int = 0
+
+
+HELD = "(held)"
+Row = TypeVar("Row", Period, Move)
+
+
+class Kind:
+    """The columns of a kind of row. Rows that have all of `texts` in common can become one, with `sums`, `maxima` and
+    the `latest` of both. `values`: a row's, in the order of its fields."""
+
+    def __init__(self, struct: type[Struct], maxima: tuple[str, ...], latest: tuple[str, ...] = ()) -> None:
+        self.columns, kinds = struct.__struct_fields__, struct.__annotations__
+        self.texts = tuple(name for name in self.columns if kinds[name] is not int)
+        self.numbers = tuple(name for name in self.columns if kinds[name] is int)
+        self.maxima, self.latest = ("to_ns", *maxima), latest
+        self.sums = tuple(name for name in self.numbers if name not in ("from_ns", *latest, *self.maxima))
+        self.values = attrgetter(*self.columns)
+        self.of_numbers, self.of_sums, self.of_maxima = (
+            attrgetter(*names) for names in (self.numbers, self.sums, self.maxima)
+        )
+
+
+PERIODS = Kind(Period, ("memory_peak_bytes", "wait_max_ns", "reclaim_max_ns"), ("memory_bytes",))
+MOVES = Kind(Move, ("stall_max_ns",))
+values = PERIODS.values
 """A period's values, in the order of its fields."""
-NUMBERS = tuple(name for name, kind in Period.__annotations__.items() if kind is int)
-_numbers = attrgetter(*NUMBERS)
-_LATEST = ("memory_bytes",)
-MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
-SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *MAXIMA))
-_sums, _maxima = attrgetter(*SUMS), attrgetter(*MAXIMA)
+NUMBERS, MAXIMA, SUMS = PERIODS.numbers, PERIODS.maxima, PERIODS.sums
+
+
+def kind_of(row: Period | Move) -> Kind:
+    """A row's kind."""
+    return PERIODS if isinstance(row, Period) else MOVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +160,34 @@ def clamp(value: int) -> int:
     return min(max(0, value), LARGEST)
 
 
-def sound(period: Period) -> Period:
-    """The period as the ledger takes it, its only way in: numbers are 0 to LARGEST, and no period ends before it
-    begins."""
-    given = _numbers(period)
-    if min(given) >= 0 and max(given) <= LARGEST and period.from_ns <= period.to_ns:
-        return period
-    numbers = {name: clamp(getattr(period, name)) for name in NUMBERS}
+def sound(row: Row) -> Row:
+    """The row as the ledger takes it, its only way in: numbers are 0 to LARGEST, and no row ends before it begins."""
+    kind = kind_of(row)
+    given = kind.of_numbers(row)
+    if min(given) >= 0 and max(given) <= LARGEST and row.from_ns <= row.to_ns:
+        return row
+    numbers = {name: clamp(getattr(row, name)) for name in kind.numbers}
     numbers["to_ns"] = max(numbers["to_ns"], numbers["from_ns"])
-    return replace(period, **numbers)
+    return replace(row, **numbers)
 
 
-def joined(first: Period, second: Period) -> Period:
-    """One period for two of one grant and device: `second` is the later one."""
-    numbers = dict(zip(SUMS, map(add, _sums(first), _sums(second)), strict=True))
-    numbers |= zip(MAXIMA, map(max, _maxima(first), _maxima(second)), strict=True)
+def joined(first: Row, second: Row) -> Row:
+    """One row for two with the same texts: `second` is the later one."""
+    kind = kind_of(first)
+    numbers = dict(zip(kind.sums, map(add, kind.of_sums(first), kind.of_sums(second)), strict=True))
+    numbers |= zip(kind.maxima, map(max, kind.of_maxima(first), kind.of_maxima(second)), strict=True)
     return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **numbers))
 
 
 class Batch(NamedTuple):
-    """Rows that are written together. `grants`: as GrantRow. `periods`: `values` of them. `devices`: id, state, and
-    when it was seen. `contexts`: device, driver, and the cost (node.devices.ContextCost). `parts`: of gangs, id and
-    state; empty: it is forgotten. `last`: the place of these rows in the order of all that was recorded in this
+    """Rows that are written together. `grants`: as GrantRow. `periods`, `moves`: values of them. `devices`: id, state,
+    and when it was seen. `contexts`: device, driver, and the cost (node.devices.ContextCost). `parts`: of gangs, id
+    and state; empty: it is forgotten. `last`: the place of these rows in the order of all that was recorded in this
     boot of the machine, 0 where they have none."""
 
     grants: Sequence[tuple[object, ...]] = ()
     periods: Sequence[tuple[object, ...]] = ()
+    moves: Sequence[tuple[object, ...]] = ()
     devices: Sequence[tuple[object, ...]] = ()
     contexts: Sequence[tuple[object, ...]] = ()
     parts: Sequence[tuple[object, ...]] = ()

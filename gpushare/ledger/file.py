@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from gpushare.errors import FailedError
 from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import Batch
-from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
+from gpushare.ledger.schema import KINDS, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -207,6 +207,7 @@ class LedgerFile:
                 else:
                     self._db.execute("DELETE FROM parts WHERE id = ?", (name,))
             chain.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
+            chain.append(self._db, self.insert, "moves", [(run, *row) for row in batch.moves])
             self._db.execute("UPDATE runs SET seen_ns = ?, moved = MAX(moved, ?) WHERE run = ?", (now, batch.last, run))
 
     def begin_again(self) -> None:
@@ -285,7 +286,7 @@ class LedgerFile:
         """Drops ended grants, periods, devices and rows set aside that are older than `before_ns`, some at once.
         Returns whether there may be more."""
         with self._writing():
-            dropped = max(chain.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
+            dropped = max(chain.forget(self._db, table, before_ns, _FORGET_ROWS) for table in KINDS)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
                 some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"
                 query = f"DELETE FROM {table} WHERE rowid IN ({some})"

@@ -19,10 +19,11 @@ from typing import TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import queries, slots, usage
-from gpushare.ledger.entries import GrantRow, Period, Totals, added
+from gpushare.ledger.entries import GrantRow, Move, Period, Totals, added
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.mover import RETRY_SECONDS, Mover
 from gpushare.ledger.recent import Recent
+from gpushare.ledger.schema import MOVING
 from gpushare.ledger.sqlite_file import DamagedError, failures
 from gpushare.ledger.usage import By, Key, Span, Sums
 from gpushare.node.devices import ContextCost
@@ -139,9 +140,9 @@ class Ledger:
             yield
         self._saved()
 
-    def add(self, periods: Iterable[Period]) -> None:
+    def add(self, periods: Iterable[Period], moves: Iterable[Move] = ()) -> None:
         """Takes a period's rows. They are written with the end of their grant, or as one with later ones."""
-        self._recent.add(periods)
+        self._recent.add(periods, moves)
 
     def save_devices(self, states: Mapping[str, str]) -> None:
         """Records that these devices are here now. `states`: by device id."""
@@ -212,6 +213,18 @@ class Ledger:
 
         return self._ask(find, {}) if grants else {}
 
+    def moved(self, grants: Collection[str]) -> dict[str, queries.MovedBefore]:
+        """What moving the memory of each grant cost so far; empty while the disk does not answer."""
+
+        def find() -> dict[str, queries.MovedBefore]:
+            waiting = {one: self._recent.ask(queries.moved, ["moves"], one) for one in grants}
+            none: dict[str, queries.MovedBefore] = {}
+            return self._mover.read(
+                lambda file: {one: file.ask(queries.moved, MOVING, one).plus(waiting[one]) for one in grants}, none
+            )
+
+        return self._ask(find, {}) if grants else {}
+
     def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
         """Sums by tenant over all periods that are kept, except those of the grants in `without`; while the file cannot
         be read, over those that it does not have. Reads every period, so it is to be called in a thread."""
@@ -235,7 +248,9 @@ class Ledger:
 
         # In the thread that moves rows, so that none is counted twice or missed.
         def begin() -> sqlite3.Connection | None:
-            return self._mover.read(lambda file: usage.snapshot(file.path, self._recent.periods()), None)
+            return self._mover.read(
+                lambda file: usage.snapshot(file.path, self._recent.periods(), self._recent.moves()), None
+            )
 
         reader = self._ask(begin, None)
         if reader is None:

@@ -4,9 +4,9 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpushare.ledger.entries import MAXIMA, GrantRow, Period, Totals
+from gpushare.ledger.entries import MAXIMA, PERIODS, GrantRow, Totals
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import sums, whole
 from gpushare.node.devices import ContextCost
@@ -14,7 +14,7 @@ from gpushare.node.devices import ContextCost
 
 def union(tables: Iterable[str]) -> str:
     """The periods of several tables, as one."""
-    columns = ", ".join(Period.__struct_fields__)
+    columns = ", ".join(PERIODS.columns)
     return f"({' UNION ALL '.join(f'SELECT {columns} FROM {table}' for table in tables)})"
 
 
@@ -38,6 +38,35 @@ def totals(db: sqlite3.Connection, periods: str, grant_id: str) -> dict[str, Tot
     """Sums of a grant, by device. `periods`: the table."""
     query = f"SELECT device, {_TOTALS} FROM {periods} WHERE grant_id = ? GROUP BY 1"
     return _totals(db.execute(query, (grant_id,)))
+
+
+class MovedBefore(NamedTuple):
+    """What the ledger has of moves of a grant's memory. `copied_bytes`: both ways. `stalled_until_ns`: when its latest
+    row with a stall ended, 0: it has none; `holder`, `holder_tenant`: of that row."""
+
+    copied_bytes: int = 0
+    stalled_until_ns: int = 0
+    holder: str = ""
+    holder_tenant: str = ""
+
+    def plus(self, later: "MovedBefore") -> "MovedBefore":
+        """Both together."""
+        latest = later if later.stalled_until_ns >= self.stalled_until_ns else self
+        return latest._replace(copied_bytes=self.copied_bytes + later.copied_bytes)
+
+
+def moved(db: sqlite3.Connection, tables: Iterable[str], grant_id: str) -> MovedBefore:
+    """What tables of moves have of one grant."""
+    found = MovedBefore()
+    for table in tables:
+        # Of a row with MAX SQLite gives the other columns, too.
+        query = (
+            "SELECT CAST(TOTAL(out_bytes + in_bytes) AS INTEGER), "
+            "COALESCE(MAX(CASE WHEN stall_ns > 0 THEN to_ns END), 0), COALESCE(holder, ''),"
+            f" COALESCE(holder_tenant, '') FROM {table} WHERE grant_id = ?"
+        )
+        found = found.plus(MovedBefore(*db.execute(query, (grant_id,)).fetchone()))
+    return found
 
 
 def tenant_totals(db: sqlite3.Connection, periods: str, without: Iterable[str]) -> dict[str, Totals]:

@@ -12,14 +12,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from gpushare.errors import FailedError
-from gpushare.ledger.entries import LARGEST, MAXIMA, REST, SUMS, Batch, GrantRow, Period, joined, sound, values
+from gpushare.ledger.entries import REST, Batch, GrantRow, Move, Period, sound
+from gpushare.ledger.recent_rows import KINDS, MERGE, PUT, SCHEMA, TABLES, by_tenant
 from gpushare.ledger.sqlite_file import connect, failures
 
 log = logging.getLogger(__name__)
@@ -35,34 +33,7 @@ _FULL = 1
 _CHECK_EVERY = 1000
 """How many changes are made between two checks of KEPT_MAX."""
 
-# As in the file, but any value is taken: the file decides which row is set aside.
-_TABLES = {
-    "grants": GrantRow._fields,
-    "periods": Period.__struct_fields__,
-    "devices": ("id", "state", "seen_ns"),
-    "contexts": ("device", "driver", "bytes", "listed_bytes"),
-    "parts": ("id", "state"),
-}
-_KEYS = {"grants": "id", "periods": "grant_id, device", "devices": "id", "contexts": "device, driver", "parts": "id"}
-# `seq`: the order in which rows are moved to the file; rows of one transaction have the same. A period without one is
-# not complete: later periods are merged with it.
-_SCHEMA = "".join(
-    f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}, seq);"
-    f"CREATE {'' if name == 'periods' else 'UNIQUE '}INDEX IF NOT EXISTS {name}_key ON {name} ({_KEYS[name]});"
-    f"CREATE INDEX IF NOT EXISTS {name}_seq ON {name} (seq);"
-    for name, columns in _TABLES.items()
-)
-_PUT = {
-    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * (len(columns) + 1))})"
-    for name, columns in _TABLES.items()
-}
 _LIVES = {"grants": "ended_ns IS NULL", "parts": "state != ''"}
-_MERGE = (
-    f"UPDATE periods SET memory_bytes = ?, {', '.join(f'{name} = min({name} + ?, {LARGEST})' for name in SUMS)}, "
-    f"{', '.join(f'{name} = max({name}, ?)' for name in MAXIMA)} "
-    "WHERE seq IS NULL AND grant_id = ? AND device = ? AND to_ns = ?"
-)
-_merged = attrgetter("memory_bytes", *SUMS, *MAXIMA, "grant_id", "device", "from_ns")
 
 
 class Recent:
@@ -82,11 +53,11 @@ class Recent:
         self._db = _in_memory()
         if self._path is not None:
             self._begin(self._path)
-        newest = ", ".join(f"(SELECT COALESCE(MAX(seq), 0) FROM {name})" for name in _TABLES)
+        newest = ", ".join(f"(SELECT COALESCE(MAX(seq), 0) FROM {name})" for name in TABLES)
         self._seq = int(self._rows(f"SELECT MAX({newest})")[0][0])
         if self._seq > time.clock_gettime_ns(time.CLOCK_BOOTTIME):  # of an earlier boot: the directory is on a disk
             self._seq = 0
-            for name in _TABLES:
+            for name in TABLES:
                 self._rows(f"UPDATE {name} SET seq = 1 WHERE seq > 1")
         self.complete()  # what an earlier run recorded is not merged with what this one does
 
@@ -101,31 +72,40 @@ class Recent:
         """Puts a grant's row in the place of an earlier one. With its end its periods are complete."""
 
         def change(db: sqlite3.Connection, seq: int) -> None:
-            db.execute(_PUT["grants"], (*row, seq))
+            db.execute(PUT["grants"], (*row, seq))
             if row.ended_ns is not None:
-                db.execute("UPDATE periods SET seq = ? WHERE grant_id = ? AND seq IS NULL", (seq, row.id))
+                for name in KINDS:
+                    db.execute(f"UPDATE {name} SET seq = ? WHERE grant_id = ? AND seq IS NULL", (seq, row.id))
 
         self._change(change)
 
     def put(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
         """Puts rows of another table in the place of earlier ones."""
         found = list(rows)
-        self._change(lambda db, seq: db.executemany(_PUT[table], [(*row, seq) for row in found]))
+        self._change(lambda db, seq: db.executemany(PUT[table], [(*row, seq) for row in found]))
 
-    def add(self, periods: Iterable[Period]) -> None:
-        """Merges each period with the one of its grant and device that ended when it began."""
-        found = list(map(sound, periods))
+    def add(self, periods: Iterable[Period], moves: Iterable[Move] = ()) -> None:
+        """Merges each period with the one of its grant and device that ended when it began, and each move with one that
+        has the same texts."""
+        found: dict[str, list[Any]] = {"periods": list(map(sound, periods)), "moves": list(map(sound, moves))}
 
         def change(db: sqlite3.Connection, _: int) -> None:
-            for period in found:
-                if not db.execute(_MERGE, _merged(period)).rowcount:  # the first one, or the clock was set
-                    db.execute(_PUT["periods"], (*values(period), None))
+            for table, kind in KINDS.items():
+                merge, given = MERGE[table]
+                for row in found[table]:
+                    if not db.execute(merge, given(row)).rowcount:  # the first one, or the clock was set
+                        db.execute(PUT[table], (*kind.values(row), None))
 
         self._change(change)
 
     def complete(self) -> None:
-        """Makes all periods complete, so that they go to the file."""
-        self._change(lambda db, seq: db.execute("UPDATE periods SET seq = ? WHERE seq IS NULL", (seq,)))
+        """Makes all periods and moves complete, so that they go to the file."""
+
+        def change(db: sqlite3.Connection, seq: int) -> None:
+            for name in KINDS:
+                db.execute(f"UPDATE {name} SET seq = ? WHERE seq IS NULL", (seq,))
+
+        self._change(change)
 
     def remove(self, table: str, row_id: str) -> None:
         """Removes the row of a grant or a part."""
@@ -157,25 +137,22 @@ class Recent:
                 self._do(lambda db: _transaction(db, self._seq, [self._shed]))
 
     def _shed(self, db: sqlite3.Connection, seq: int) -> None:
-        """Drops the oldest of too many ended grants, and merges the oldest of too many periods by tenant: the tenants'
-        sums stay right, the grants' do not. Leaves out what is being written, which would count twice."""
+        """Drops the oldest of too many ended grants, and merges the oldest of too many periods and moves by tenant: the
+        tenants' sums stay right, the grants' do not. Leaves out what is being written, which would count twice."""
         beyond = "seq > ?1 ORDER BY seq LIMIT max(0, (SELECT COUNT(*) FROM {0} WHERE {1} seq > ?1) - ?2)".format
         ended = (
             f"SELECT rowid FROM grants WHERE ended_ns IS NOT NULL AND {beyond('grants', 'ended_ns IS NOT NULL AND')}"
         )
         limits = (self._taken, KEPT_MAX)
         self.lost += db.execute(f"DELETE FROM grants WHERE rowid IN ({ended})", limits).rowcount
-        oldest = f"SELECT rowid, * FROM periods WHERE grant_id != '{REST}' AND {beyond('periods', '')}"
-        rows = db.execute(oldest, limits).fetchall()
-        if rows:
-            rows += db.execute("SELECT rowid, * FROM periods WHERE grant_id = ? AND seq > ?", (REST, self._taken))
-            merged: dict[tuple[str, str], Period] = {}
-            for rowid, *numbers, _ in rows:
-                db.execute("DELETE FROM periods WHERE rowid = ?", (rowid,))
-                period = replace(Period(*numbers), grant_id=REST)
-                key = period.tenant, period.device
-                merged[key] = joined(merged[key], period) if key in merged else period
-            db.executemany(_PUT["periods"], [(*values(period), seq) for period in merged.values()])
+        for name in KINDS:
+            oldest = f"SELECT rowid, * FROM {name} WHERE grant_id != '{REST}' AND {beyond(name, '')}"
+            rows = db.execute(oldest, limits).fetchall()
+            if rows:
+                rows += db.execute(f"SELECT rowid, * FROM {name} WHERE grant_id = ? AND seq > ?", (REST, self._taken))
+                db.executemany(f"DELETE FROM {name} WHERE rowid = ?", [row[:1] for row in rows])
+                merged = by_tenant(name, [row[1:-1] for row in rows])
+                db.executemany(PUT[name], [(*row, seq) for row in merged])
 
     # Questions.
 
@@ -200,21 +177,25 @@ class Recent:
         """All that the file does not have."""
         return [Period(*row[:-1]) for row in self._rows("SELECT * FROM periods")]
 
+    def moves(self) -> list[Move]:
+        """All that the file does not have."""
+        return [Move(*row[:-1]) for row in self._rows("SELECT * FROM moves")]
+
     def waiting(self) -> int:
         """How many rows the file does not have."""
-        counts = " + ".join(f"(SELECT COUNT(*) FROM {name} WHERE seq IS NULL OR seq > ?1)" for name in _TABLES)
+        counts = " + ".join(f"(SELECT COUNT(*) FROM {name} WHERE seq IS NULL OR seq > ?1)" for name in TABLES)
         return int(self._rows(f"SELECT {counts}", self._in_file)[0][0])
 
     # The way to the file.
 
     def batch(self, most: int) -> Batch:
         """The oldest rows that the file does not have, whole transactions. They stay until `moved`."""
-        waiting = " UNION ALL ".join(f"SELECT seq FROM {name} WHERE seq > ?1" for name in _TABLES)
+        waiting = " UNION ALL ".join(f"SELECT seq FROM {name} WHERE seq > ?1" for name in TABLES)
         last = f"SELECT MAX(seq) FROM (SELECT seq FROM ({waiting}) ORDER BY seq LIMIT ?2)"
         with self._lock:
             self._taken = self._rows(last, self._in_file, most)[0][0] or self._in_file
             query = "SELECT * FROM {} WHERE seq > ? AND seq <= ? ORDER BY seq".format
-            rows = {name: self._rows(query(name), self._in_file, self._taken) for name in _TABLES}
+            rows = {name: self._rows(query(name), self._in_file, self._taken) for name in TABLES}
         return Batch(**{name: [row[:-1] for row in found] for name, found in rows.items()}, last=self._taken)
 
     def moved(self, last: int) -> None:
@@ -223,7 +204,7 @@ class Recent:
         self._in_file = last
 
         def change(db: sqlite3.Connection, _: int) -> None:
-            for name in _TABLES:
+            for name in TABLES:
                 living = f" AND NOT ({_LIVES[name]})" if name in _LIVES else ""
                 db.execute(f"DELETE FROM {name} WHERE seq <= ?{living}", (last,))
 
@@ -236,7 +217,7 @@ class Recent:
         def change(db: sqlite3.Connection, _: int) -> None:
             for name, found in rows.items():
                 db.execute(f"DELETE FROM {name} WHERE seq <= ?", (self._in_file,))
-                db.executemany(_PUT[name].replace("REPLACE", "IGNORE"), [(*row, 1) for row in found])
+                db.executemany(PUT[name].replace("REPLACE", "IGNORE"), [(*row, 1) for row in found])
 
         self._change(change)
 
@@ -342,7 +323,7 @@ def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
             db.execute("PRAGMA auto_vacuum = FULL")
         db.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250;"
-            f"BEGIN; {_SCHEMA} COMMIT;"
+            f"BEGIN; {SCHEMA} COMMIT;"
         )
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     finally:
@@ -367,9 +348,9 @@ def _transaction(db: sqlite3.Connection, seq: int, changes: Iterable[Change]) ->
 
 def _rescue(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
     """Copies what can be read, and closes the old one."""
-    for table in _TABLES:
+    for table in TABLES:
         with contextlib.suppress(sqlite3.Error):
-            new.executemany(_PUT[table], old.execute(f"SELECT * FROM {table}"))
+            new.executemany(PUT[table], old.execute(f"SELECT * FROM {table}"))
     with contextlib.suppress(sqlite3.Error):
         old.close()
 

@@ -10,8 +10,9 @@ import sqlite3
 from typing import NamedTuple
 
 from gpushare.ledger import chain
-from gpushare.ledger.chain import COLUMNS, Insert
-from gpushare.ledger.entries import LARGEST, MAXIMA, SUMS
+from gpushare.ledger.chain import Insert
+from gpushare.ledger.entries import LARGEST, Kind
+from gpushare.ledger.schema import CHAINED, KINDS, MOVING
 from gpushare.ledger.sqlite_file import sums, whole
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,13 @@ class Step(NamedTuple):
     age_ns: int
 
 
-STEPS = (
-    Step("periods", "hours", _HOUR_NS, 3 * _HOUR_NS),  # no question is about less than an hour
-    Step("hours", "days", 24 * _HOUR_NS, 32 * 24 * _HOUR_NS),
+STEPS = tuple(
+    step
+    for short, hours, days in (CHAINED, MOVING)
+    for step in (
+        Step(short, hours, _HOUR_NS, 3 * _HOUR_NS),  # no question is about less than an hour
+        Step(hours, days, 24 * _HOUR_NS, 32 * 24 * _HOUR_NS),
+    )
 )
 
 
@@ -87,8 +92,8 @@ def _units(db: sqlite3.Connection, step: Step, first: int) -> int:
     return found
 
 
-def _column(name: str) -> str:
-    if name in ("run", *MAXIMA):
+def _column(name: str, kind: Kind) -> str:
+    if name in ("run", *kind.maxima):
         return f"MAX({name})"
     if name == "from_ns":
         return "MIN(from_ns)"
@@ -96,22 +101,23 @@ def _column(name: str) -> str:
 
 
 def _merged(db: sqlite3.Connection, step: Step, last: int) -> list[tuple[object, ...]]:
-    """Values of COLUMNS."""
-    plain = [name for name in COLUMNS if name not in (*SUMS, "memory_bytes")]
+    """Values of the table's columns (chain.columns)."""
+    kind, columns = KINDS[step.source], chain.columns(step.source)
+    plain = [name for name in columns if name not in (*kind.sums, *kind.latest)]
     query = (
-        f"SELECT {', '.join(map(_column, plain))}, {sums('(to_ns - from_ns)', *SUMS)}, MAX(id) "
-        f"FROM {step.source} WHERE id <= ? GROUP BY grant_id, tenant, device, from_ns / {step.unit_ns} "
+        f"SELECT {', '.join(_column(name, kind) for name in plain)}, {sums('(to_ns - from_ns)', *kind.sums)}, MAX(id) "
+        f"FROM {step.source} WHERE id <= ? GROUP BY {', '.join(kind.texts)}, from_ns / {step.unit_ns} "
         "ORDER BY MIN(from_ns), MIN(id)"
     )
-    latest = f"SELECT memory_bytes FROM {step.source} WHERE id = ?"
     rows = []
     for row in db.execute(query, (last,)).fetchall():
         found = dict(zip(plain, row, strict=False))
         length, *added = whole(row[len(plain) : -1])
-        found |= {name: min(value, LARGEST) for name, value in zip(SUMS, added, strict=True)}
+        found |= {name: min(value, LARGEST) for name, value in zip(kind.sums, added, strict=True)}
         # Of grants that were merged into one row, several had the device in the same time.
         together = min(LARGEST, found["from_ns"] + length)
         found["to_ns"] = together if found["tenant"].startswith("(") else min(found["to_ns"], together)
-        found["memory_bytes"] = db.execute(latest, (row[-1],)).fetchone()[0]
-        rows.append(tuple(found[name] for name in COLUMNS))
+        for name in kind.latest:
+            found[name] = db.execute(f"SELECT {name} FROM {step.source} WHERE id = ?", (row[-1],)).fetchone()[0]
+        rows.append(tuple(found[name] for name in columns))
     return rows

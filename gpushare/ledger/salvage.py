@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.ledger.file import LedgerFile
-from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.schema import CHAINED, MOVING
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,17 @@ _ORDER = (
     ("devices", ""),
     ("contexts", ""),
     ("periods", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),
+    ("moves", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),
     ("grants", ""),
     ("periods", ""),
     ("hours", ""),
     ("days", ""),
+    ("moves", ""),
+    ("move_hours", ""),
+    ("move_days", ""),
     ("quarantine", ""),
 )
-_HISTORY = ("grants", *CHAINED, "quarantine")
+_HISTORY = ("grants", *CHAINED, *MOVING, "quarantine")
 
 
 def damaged(path: Path) -> list[Path]:
@@ -142,7 +146,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
         for table, where in _ORDER:
             columns = _columns(old, table) & fresh.ask(_columns, table)
             if not columns:
-                whole = False
+                whole = whole and table in MOVING  # which an earlier version does not have
                 continue
             # Ids in quarantine mean nothing, and the new ledger assigns its own.
             names = sorted(columns - {"id"} if table == "quarantine" else columns - {"hash"})

@@ -1,15 +1,28 @@
 """The tables of the ledger's file."""
 
-from gpushare.ledger.entries import Period
+from gpushare.ledger.entries import MOVES, PERIODS
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 CHAINED = ("periods", "hours", "days")
-"""Tables whose rows are chained (gpushare/ledger/chain.py). Rows of each are later rolled up into the next one."""
+MOVING = ("moves", "move_hours", "move_days")
+"""Tables of what grants got, and of what moving their memory cost. Rows of each are later rolled up into the next."""
+KINDS = dict.fromkeys(CHAINED, PERIODS) | dict.fromkeys(MOVING, MOVES)
+"""The tables whose rows are chained (gpushare/ledger/chain.py), and the kind of their rows."""
 
-_COLUMNS = ", ".join(
-    f"{name} {'INTEGER NOT NULL DEFAULT 0' if kind is int else 'TEXT NOT NULL'}"
-    for name, kind in Period.__annotations__.items()
-)
+
+def _made(table: str) -> str:
+    kind = KINDS[table]
+    columns = ", ".join(
+        f"{name} {'TEXT NOT NULL' if name in kind.texts else 'INTEGER NOT NULL DEFAULT 0'}" for name in kind.columns
+    )
+    return f"""
+CREATE TABLE {table} (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, {columns}, hash BLOB) STRICT;
+CREATE INDEX {table}_time ON {table} (to_ns);
+CREATE INDEX {table}_grant ON {table} (grant_id);
+INSERT INTO chains VALUES ('{table}', 0, zeroblob(32), 0, zeroblob(32));
+"""
+
+
 # `moved`: how many of the rows that were recorded in this boot of the machine are in the file (recent.py: `seq`).
 _MOVED = "moved INTEGER NOT NULL DEFAULT 0"
 # `quarantine`: rows that could not be used. `source`: the table. `row_id`: its rowid there. `content`: what it had.
@@ -40,14 +53,7 @@ CREATE TABLE chains (
   name TEXT PRIMARY KEY, anchor_id INTEGER NOT NULL, anchor_hash BLOB NOT NULL, head_id INTEGER NOT NULL,
   head_hash BLOB NOT NULL
 ) STRICT;
-""" + "".join(
-    f"""
-CREATE TABLE {name} (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, {_COLUMNS}, hash BLOB) STRICT;
-CREATE INDEX {name}_time ON {name} (to_ns);
-CREATE INDEX {name}_grant ON {name} (grant_id);
-INSERT INTO chains VALUES ('{name}', 0, zeroblob(32), 0, zeroblob(32));
-"""
-    for name in CHAINED
-)
-STEPS = {0: _SCHEMA, 7: f"ALTER TABLE runs ADD COLUMN {_MOVED};"}
+""" + "".join(map(_made, KINDS))
+_OF_MOVES = "".join(map(_made, MOVING))
+STEPS = {0: _SCHEMA, 7: f"ALTER TABLE runs ADD COLUMN {_MOVED};{_OF_MOVES}", 8: _OF_MOVES}
 """What makes a file of this version, or an empty one, one of SCHEMA_VERSION. Others are replaced (salvage.py)."""

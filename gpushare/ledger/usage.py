@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.errors import UsageError
-from gpushare.ledger.entries import Period, values
+from gpushare.ledger.entries import MOVES, PERIODS, Move, Period
 from gpushare.ledger.queries import union
-from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.schema import CHAINED, MOVING
 from gpushare.ledger.sqlite_file import connect, failures, sums, whole
 
-By = Literal["tenant", "grant", "device", "hour", "charge"]
+By = Literal["tenant", "grant", "device", "hour", "charge", "holder"]
 TABLES = (*CHAINED, "waiting")
-"""Tables of periods that a `snapshot` has."""
+_MOVES = (*MOVING, "waiting_moves")
+"""Tables of periods and of moves that a `snapshot` has."""
 ALL = union(TABLES)
 ROWS_MAX = 60_000
 """Most rows in an answer: 64 tenants in each hour of a month are 46,080."""
@@ -51,51 +52,65 @@ class Sums:
     waits: int = 0
     reclaims: int = 0
     launches: int = 0
+    hosted_mib_ms: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
+    stall_ns: int = 0
+    stalls: int = 0
 
-    def count(self, period: Period) -> None:
+    def count(self, row: Period | Move) -> None:
         """Adds a row."""
-        self.wall_ns += period.to_ns - period.from_ns
-        for name, number in zip(_SUMMED, _summed(period), strict=True):
+        if isinstance(row, Move):
+            self.add(MOVES.sums, MOVES.of_sums(row))
+        else:
+            self.wall_ns += row.to_ns - row.from_ns
+            self.add(_SUMMED, _summed(row))
+
+    def add(self, names: Sequence[str], numbers: Sequence[int]) -> None:
+        """Adds numbers to the sums of these names."""
+        for name, number in zip(names, numbers, strict=True):
             if number:
                 setattr(self, name, getattr(self, name) + number)
 
-    def add(self, values: Iterable[int]) -> None:
-        """Adds other sums, in the order of the fields."""
-        for field, value in zip(fields(Sums), values, strict=True):
-            setattr(self, field.name, getattr(self, field.name) + value)
 
-
-_SUMMED = tuple(field.name for field in fields(Sums) if field.name != "wall_ns")
+_SUMMED = tuple(field.name for field in fields(Sums) if field.name in PERIODS.sums)
 _summed = attrgetter(*_SUMMED)
-_SOURCES = ("(to_ns - from_ns)", *_SUMMED)
+_SOURCES = {"wall_ns": "(to_ns - from_ns)"} | {name: name for name in _SUMMED}
+"""What is added up of periods, by the name of the sum."""
+_MOVED = {name: name for name in MOVES.sums}
 Key = tuple[str | int, ...]
 """By `by`: a tenant; a grant and its tenant; a device and the tenant; the start of an hour and the tenant; that of a
-day, and tenant, grant and device."""
+day, and tenant, grant and device; a tenant whose programs waited for memory, and whose memory they waited for: the
+tenant and the grant."""
 _KEYS = {
     "tenant": "tenant",
     "grant": "grant_id, tenant",
     "device": "device, tenant",
     "hour": f"from_ns / {HOUR_NS} * {HOUR_NS}, tenant",
     "charge": f"from_ns / {DAY_NS} * {DAY_NS}, tenant, grant_id, device",
+    "holder": "tenant, holder_tenant, holder",
 }
 
 
 def _key(by: By, table: str) -> str:
     """Columns of the key. The hours of a row of days are not known: it counts in the first one."""
-    return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table == "days" else _KEYS[by]
+    return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table in (CHAINED[-1], MOVING[-1]) else _KEYS[by]
 
 
-def snapshot(path: Path, waiting: Iterable[Period] = ()) -> sqlite3.Connection:
-    """A reader of the file as it is now, whatever is written meanwhile. `waiting`: what the file does not have yet, in
-    a table of that name. Raises FailedError."""
+def snapshot(path: Path, waiting: Iterable[Period] = (), moves: Iterable[Move] = ()) -> sqlite3.Connection:
+    """A reader of the file as it is now, whatever is written meanwhile. `waiting`, `moves`: what the file does not have
+    yet, in tables `waiting` and `waiting_moves`. Raises FailedError."""
     with failures(path):
         reader = connect(path, "?mode=ro")
         try:
             reader.execute("PRAGMA temp_store = MEMORY")
-            reader.execute("CREATE TEMP TABLE waiting AS SELECT * FROM periods LIMIT 0")
-            names = Period.__struct_fields__
-            put = f"INSERT INTO waiting ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-            reader.executemany(put, map(values, waiting))
+            for table, like, kind, rows in (
+                ("waiting", "periods", PERIODS, waiting),
+                ("waiting_moves", "moves", MOVES, moves),
+            ):
+                reader.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {like} LIMIT 0")
+                put = f"INSERT INTO {table} ({', '.join(kind.columns)}) VALUES ({', '.join('?' * len(kind.columns))})"
+                reader.executemany(put, map(kind.values, rows))
             reader.execute("BEGIN")
             reader.execute("SELECT 1 FROM chains LIMIT 1").fetchone()
         except BaseException:
@@ -105,33 +120,47 @@ def snapshot(path: Path, waiting: Iterable[Period] = ()) -> sqlite3.Connection:
 
 
 def added_up(reader: sqlite3.Connection, by: By, span: Span) -> dict[Key, Sums]:
-    """Sums by key, from a `snapshot`. Raises UsageError where there are more than ROWS_MAX."""
-    try:
-        return _read(reader, by, span, ", ".join(f"SUM({name})" for name in _SOURCES), lambda numbers: numbers)
-    except sqlite3.OperationalError as error:
-        if "overflow" not in str(error):
-            raise
-        return _read(reader, by, span, sums(*_SOURCES), whole)  # numbers that no clock can have measured
-
-
-def _read(
-    reader: sqlite3.Connection, by: By, span: Span, columns: str, numbers: Callable[[Sequence[int]], Sequence[int]]
-) -> dict[Key, Sums]:
+    """Sums by key, from a `snapshot`; by holder only of waits for memory. Raises UsageError where there are more than
+    ROWS_MAX."""
     found: dict[Key, Sums] = {}
-    width = _KEYS[by].count(",") + 1
-    for row in reader.execute(*_query(by, span, columns)):
-        name, values = row[:width], numbers(row[width:])
-        if name in found:  # in another table
-            found[name].add(values)
-        else:
-            found[name] = Sums(*values)
-        if len(found) > ROWS_MAX:
-            raise UsageError(f"that is more than {ROWS_MAX} rows: ask for a shorter time, or one tenant")
+    for tables, sources in ((TABLES, _SOURCES), (_MOVES, _MOVED)):
+        if by == "holder" and tables is TABLES:
+            continue
+        columns = sources.values()
+        try:
+            rows = _read(reader, tables, by, span, ", ".join(f"SUM({name})" for name in columns), lambda row: row)
+        except sqlite3.OperationalError as error:
+            if "overflow" not in str(error):
+                raise
+            rows = _read(reader, tables, by, span, sums(*columns), whole)  # numbers that no clock can have measured
+        for name, numbers in rows:
+            found.setdefault(name, Sums()).add(tuple(sources), numbers)
+            if len(found) > ROWS_MAX:
+                raise UsageError(f"that is more than {ROWS_MAX} rows: ask for a shorter time, or one tenant")
     return found
 
 
-def _query(by: By, span: Span, columns: str) -> tuple[str, list[object]]:
+def _read(
+    reader: sqlite3.Connection,
+    tables: Sequence[str],
+    by: By,
+    span: Span,
+    columns: str,
+    numbers: Callable[[Sequence[int]], Sequence[int]],
+) -> list[tuple[Key, Sequence[int]]]:
+    """Keys and sums; a key has several where it is in several tables. At most ROWS_MAX keys, and one more."""
+    width, found, keys = _KEYS[by].count(",") + 1, list[tuple[Key, Sequence[int]]](), set[Key]()
+    for row in reader.execute(*_query(tables, by, span, columns)):
+        found.append((row[:width], numbers(row[width:])))
+        keys.add(row[:width])
+        if len(keys) > ROWS_MAX:
+            break
+    return found
+
+
+def _query(tables: Sequence[str], by: By, span: Span, columns: str) -> tuple[str, list[object]]:
     mine = "" if span.tenant is None else " AND (tenant = ? OR substr(tenant, 1, ?) = ?)"
+    mine += " AND (stall_ns > 0 OR stalls > 0)" if by == "holder" else ""
     values: list[object] = [span.since_ns, span.until_ns]
     if span.tenant is not None:
         values += [span.tenant, len(span.tenant) + 1, f"{span.tenant}/"]
@@ -139,9 +168,9 @@ def _query(by: By, span: Span, columns: str) -> tuple[str, list[object]]:
     # Table by table, since grouping sorts the rows with all their columns.
     parts = [
         f"SELECT {_key(by, table)}, {columns} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"
-        for table in TABLES
+        for table in tables
     ]
-    return " UNION ALL ".join(parts), values * len(TABLES)
+    return " UNION ALL ".join(parts), values * len(tables)
 
 
 def shown_time(ns: int) -> str:

@@ -8,7 +8,7 @@ from gpushare.errors import UsageError
 from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import GAP, IDLE
 from gpushare.ledger.queries import ALL
-from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION
+from gpushare.ledger.schema import CHAINED, KINDS, MOVING, SCHEMA_VERSION
 from gpushare.ledger.sqlite_file import connect, failures
 from gpushare.ledger.usage import shown_time
 
@@ -27,7 +27,7 @@ def verify(path: Path) -> dict[str, Any]:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
             raise UsageError(f"{path} is a ledger of version {version}, this gpushare knows {SCHEMA_VERSION}")
-        tables = {table: _table(db, table) for table in CHAINED}
+        tables = {table: _table(db, table) for table in KINDS}
         devices = _devices(db)
         gaps = _gaps(db)
     faults = [f"{name}: {table['fault']}" for name, table in tables.items() if table["fault"]]
@@ -40,7 +40,7 @@ def verify(path: Path) -> dict[str, Any]:
         f"{name}: {table['rows']} rows as they were written, the last one {table['head']}"
         + (f"; {table['before']} from before the chain" if table["before"] else "")
         for name, table in tables.items()
-        if not table["fault"]
+        if not table["fault"] and (table["rows"] or name not in MOVING)
     ]
     lines += [
         f"device {device}: {one['used_ns'] / 1e9:.1f} s of {one['wall_ns'] / 1e9:.1f} s accounted for"
@@ -59,7 +59,7 @@ def _table(db: Any, table: str) -> dict[str, Any]:
 def _gaps(db: Any) -> list[str]:
     """When no daemon was there to record; where rolled up, for how long."""
     found = []
-    for step in reversed(rollup.STEPS):
+    for step in (one for one in reversed(rollup.STEPS) if one.target in CHAINED):
         query = (
             f"SELECT MIN(from_ns), MAX(used_ns) FROM {step.target} WHERE tenant = ? "
             f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1"

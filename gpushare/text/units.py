@@ -10,7 +10,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 PAGE = 2 * MIB
 """Of device memory: what a program cannot have in whole pages it cannot have in one piece
-(native/interposer/hooks/memory/alloc.c)."""
+(native/interposer/hooks/memory/linear/alloc.c)."""
 
 _UNIT = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:(Ki|Mi|Gi|Ti)B?)?", re.ASCII)

@@ -15,7 +15,8 @@ uint32_t gs_load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC
 
 uint64_t gs_load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-void gs_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+/* before whatever is read after it: who writes a residency word reads what processes have reserved, and they do the opposite */
+void gs_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 
 void gs_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 

@@ -40,7 +40,9 @@ enum gs_idle_memory { GS_IDLE_KEEP = 0, GS_IDLE_LEND = 1 };
 enum gs_residency {
   GS_RESIDENT = 0, /* movable memory is on the device */
   GS_PREPARED = 1, /* the same; while the program does not use it, a copy of it is kept in host memory */
-  GS_HOSTED = 2    /* movable memory leaves the device; calls that need it wait */
+  /* movable memory leaves the device; calls that need it wait. So do those that take memory of the device, movable or not:
+   * what no process of the grant has reserved may be others' */
+  GS_HOSTED = 2
 };
 enum { GS_RESIDENCY_SHIFT = 2 };
 
@@ -94,7 +96,9 @@ struct gs_limits {
   uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
   uint32_t managed;      /* enum gs_managed; constant */
   uint32_t idle_memory;  /* enum gs_idle_memory; constant */
-  uint8_t reserved[48];
+  /* how long an allocation waits at most for memory that the grant may have and others use; where idle memory is lent */
+  uint32_t allocation_wait_ms;
+  uint8_t reserved[44];
   struct gs_device_limits device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -122,8 +126,9 @@ struct gs_slot_device {
 };
 enum gs_slot_flags {
   GS_SLOT_DEPENDENT = 1, /* has been let past the soft bound; see docs/concepts/inside/pages.md */
-  GS_SLOT_WANTS = 2,     /* a call waits for memory that is hosted */
-  GS_SLOT_RETURNS = 4    /* without a daemon, its memory is coming back by itself */
+  GS_SLOT_WANTS = 2,     /* a call waits for memory that is hosted, or for room on the device */
+  GS_SLOT_RETURNS = 4, /* without a daemon, it has come back by itself, or is about to; until the next residency word */
+  GS_SLOT_LEAVES = 8   /* its work is done and there is host memory: all that can be moved is leaving */
 };
 
 /* What stays on the device in a grant that lends idle memory. Everything else that is not movable is the driver's:
@@ -183,6 +188,7 @@ _Static_assert(offsetof(struct gs_device_limits, uncharged_bytes) == 72, "layout
 _Static_assert(offsetof(struct gs_device_limits, instance) == 80, "layout");
 _Static_assert(offsetof(struct gs_device_limits, residency) == 84, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
+_Static_assert(offsetof(struct gs_limits, allocation_wait_ms) == 80, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 128, "layout");

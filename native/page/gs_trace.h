@@ -22,6 +22,7 @@
   X(OVERDRAWN, "memory", "the driver took %llu bytes that were not reserved: this process now holds %llu") \
   X(MOVED, "memory", "its memory was to move: outcome %llu, %llu bytes are in host memory now") \
   X(MOVE_FAILED, "memory", "the driver refused a step of the move with error %llu, %llu bytes are in host memory then") \
+  X(STAYED_AWAY, "memory", "out of memory: %llu ms were waited for the grant's memory, %llu bytes of this process are in host memory") \
   X(WAITED, "gate", "waited %llu ns for the lease, its word is now %llu") \
   X(BOUND, "gate", "waited %llu ns for work in flight to fall under %llu ns") \
   X(STUCK, "gate", "a stream does not move: after %llu ns its launches pass the bound, %llu ns apart") \

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from run.makingroom import Room
 from run.running import GPUSHARE, SPIN, Daemon, Tenant
 from run.waiting import until
 from schedulers.kubelet import timed
@@ -34,7 +35,8 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.kubelet = SlotKubelet(directory / "kubelet")
-        self.daemon = Daemon(directory / "state", "2x16GiB")
+        self.room = Room(directory)
+        self.daemon = Daemon(directory / "state", "2x16GiB").patch(self.room.patch)
         self.daemon.quicken(health=0.05).start()
         self.devices = [device["id"] for device in self.daemon.client.devices()]
         self.plugin: subprocess.Popen[bytes] | None = None
@@ -85,6 +87,7 @@ def shared_site() -> Iterator[Site]:
 def site(shared_site: Site) -> Iterator[Site]:
     shared_site.kubelet.wait(20)
     yield shared_site
+    shared_site.room.is_there()
     shared_site.kubelet.pods.clear()
     for grant in shared_site.daemon.client.grants():
         shared_site.daemon.client.release(grant["id"])
@@ -114,6 +117,12 @@ def test_slots_are_one_grant_until_their_pod_is_gone(site):
     assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], "a container may start again"
     del site.kubelet.pods["a"]
     until(lambda: site.daemon.client.grants() == [], "the grant's end")
+
+
+def test_slots_for_which_room_is_made_wait(site):
+    site.room.is_made_after(3, 0.15)
+    assert site.kubelet.allocate(slots(site, 0, 2), "a")["cdi"]
+    assert len(site.room.pauses) == 3 and min(site.room.pauses) >= 0.15
 
 
 def test_slots_of_two_devices_are_refused(site):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from run.makingroom import Room
 from run.running import Daemon
 from run.waiting import until
 from schedulers.apiserver import ApiServer
@@ -38,7 +39,8 @@ class Site:
         self.api, self.kubelet = ApiServer(), Kubelet(directory / "kubelet")
         self.api.add_node(NODE)
         self.config = self.api.kubeconfig(directory / "kubeconfig")
-        self.daemon = Daemon(directory / "state", "2x16GiB")
+        self.room = Room(directory)
+        self.daemon = Daemon(directory / "state", "2x16GiB").patch(self.room.patch)
         self.daemon.quicken(health=0.05).start()
         self.driver: subprocess.Popen[bytes] | None = None
         self.devices = [device["id"].lower() for device in self.daemon.client.devices()]
@@ -115,6 +117,7 @@ def shared_site() -> Iterator[Site]:
 @pytest.fixture
 def site(shared_site: Site) -> Iterator[Site]:
     yield shared_site
+    shared_site.room.is_there()
     for grant in shared_site.daemon.client.grants():
         shared_site.daemon.client.release(grant["id"])
     shared_site.api.objects = {

@@ -106,6 +106,14 @@ def test_where_a_part_cannot_be_given_nothing_is_kept(site):
     assert site.daemon.client.grants() == []
 
 
+def test_a_claim_for_which_room_is_made_waits(site):
+    made = share_of(site, 0)
+    site.room.is_made_after(3, 0.15)
+    assert isinstance(site.kubelet.prepare(made)[uid(made)], list)
+    assert len(site.room.pauses) == 3 and min(site.room.pauses) >= 0.15
+    assert {(one["asker"], one["key"]) for one in site.room.asked} == {("", site.room.asked[0]["key"])}
+
+
 def test_who_it_belongs_to(site):
     site.daemon.client.set_tenant("labs", {"time": 500})
     site.daemon.client.set_tenant("ns", {"time": 500})

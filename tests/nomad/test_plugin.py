@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from run.makingroom import Room
 from run.running import SPIN, Daemon
 from run.waiting import until
 from schedulers.nomadclient import Agent, Refused
@@ -21,7 +22,8 @@ GIB = 1 << 30
 class Site:
     def __init__(self, directory: Path) -> None:
         self.log = directory / "plugin.log"
-        self.daemon = Daemon(directory / "state", "2x16GiB").start()
+        self.room = Room(directory)
+        self.daemon = Daemon(directory / "state", "2x16GiB").patch(self.room.patch).start()
         self.devices = [device["id"] for device in self.daemon.client.devices()]
         self.agent = self.start()
 
@@ -55,6 +57,7 @@ def shared_site() -> Iterator[Site]:
 @pytest.fixture
 def site(shared_site: Site) -> Iterator[Site]:
     yield shared_site
+    shared_site.room.is_there()
     for grant in shared_site.daemon.client.grants():
         shared_site.daemon.client.release(grant["id"])
 
@@ -150,6 +153,12 @@ def test_a_reservation_that_waits_stops_nobody(site, lent):
         client.release(lent)
         given = waiting.result()
     assert {given["env"]["GPUSHARE_GRANT_DIR"]} < {grant["dir"] for grant in client.grants()}
+
+
+def test_a_reservation_for_which_room_is_made_waits(site):
+    site.room.is_made_after(3, 0.15)
+    assert site.agent.reserve(site.slots(0, 0))["env"]
+    assert len(site.room.pauses) == 3 and min(site.room.pauses) >= 0.15
 
 
 def test_a_reservation_that_nomad_has_given_up_leaves_no_grant(site, lent):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from engines.cri import message
 from engines.nri import Engine, Plugin, Refused
+from run.makingroom import Room
 from run.running import Daemon
 from run.waiting import until
 
@@ -28,7 +29,8 @@ SHARE = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "30%"}
 class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.node = Daemon(directory / "node").start()
+        self.room = Room(directory)
+        self.node = Daemon(directory / "node").patch(self.room.patch).start()
         self.plugin = Plugin(directory / "nri.sock", self.node.layout.socket, directory / "plugin.log")
         self.engine: Engine | None = None
 
@@ -67,6 +69,7 @@ def the_place() -> Iterator[Place]:
 @pytest.fixture
 def place(the_place) -> Iterator[Place]:
     yield the_place
+    the_place.room.is_there()
     for grant in the_place.grants():
         the_place.node.client.release(grant["id"])
 
@@ -177,6 +180,21 @@ def test_another_engine_and_another_plugin_know_what_was_made(place, engine):
     assert len(place.grants()) == 1
     assert not engine.create(SHARE, name="three").empty
     assert len(place.grants()) == 2
+
+
+def test_a_container_for_which_room_is_made_waits(place, engine):
+    place.room.is_made_after(3, 0.15)
+    assert not engine.create(SHARE).empty
+    assert len(place.room.pauses) == 3 and min(place.room.pauses) >= 0.15
+
+
+def test_room_that_comes_too_late_for_the_engine_is_its_error(place):
+    """Not a plugin that answers too late, which the engine would drop."""
+    engine = place.fresh(timeout_ms=8000)
+    place.room.is_made_after(1, 4.0)
+    with pytest.raises(Refused, match=r"the container is not started: start it again in about 4\.0 s"):
+        engine.create(SHARE)
+    assert not engine.create(SHARE).empty
 
 
 def test_a_daemon_that_is_away_refuses_those_who_ask(place):

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from run.makingroom import Room
 from run.running import GPUSHARE, SPIN, Daemon
 from run.waiting import until
 from schedulers import slurm
@@ -26,13 +27,14 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def cluster():
-    """(Slurm, daemon): one device of 16 GiB, 100 shards."""
+    """(Slurm, daemon, Room): one device of 16 GiB, 100 shards."""
     if (gone := slurm.missing()) is not None:
         pytest.skip(f"{gone} is not installed")
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
     directory.chmod(0o1777)
     (directory / "state").mkdir(mode=0o755)
-    daemon = Daemon(directory / "state", "1x16GiB").start()
+    room = Room(directory)
+    daemon = Daemon(directory / "state", "1x16GiB").patch(room.patch).start()
     made = None
     try:
         command = ["adapter", "slurm", "scripts", directory, "--socket", daemon.layout.socket]
@@ -45,7 +47,7 @@ def cluster():
         gres = conf.gres(daemon.client.devices(), [str(file) for file in made.files], slurm.SHARDS)
         (made.directory / "gres.conf").write_text(gres)
         made.start()
-        yield made, daemon
+        yield made, daemon, room
     finally:
         if made is not None:
             made.stop()
@@ -55,8 +57,9 @@ def cluster():
 
 @pytest.fixture
 def site(cluster):
-    made, daemon = cluster
+    made, daemon, room = cluster
     yield made, daemon
+    room.is_there()
     subprocess.run(["scancel", "--user=nobody"], env=made.env, check=True)
     until(lambda: not daemon.client.grants(), "the grants end with their jobs", 30)
     daemon.nothing_left()
@@ -115,7 +118,7 @@ def forged(made):
 @pytest.fixture(scope="module")
 def ended(cluster):
     """State and output of some jobs that were started together and have ended."""
-    made, _ = cluster
+    made, _, _ = cluster
     # Every user can read it there.
     example = shutil.copy(Path(__file__).parents[2] / "examples" / "slurm.sh", made.directory)
     jobs = {
@@ -169,7 +172,7 @@ def test_a_job_without_shards_is_left_alone(ended, job):
 
 
 def test_a_job_whose_name_states_that_it_runs_has_ended(cluster, ended):
-    _, daemon = cluster
+    _, daemon, _ = cluster
     state, out = ended["state"]
     assert state == "COMPLETED" and "GPUSHARE" in out
     until(lambda: not daemon.client.grants(), "its grant ends with it", 30)
@@ -214,6 +217,33 @@ def test_cancelled_and_requeued_and_an_array(site):
     made.cancel(job)
     until(lambda: daemon.client.grants() == [], "the grant ends with it", 30)
     until(lambda: not list((daemon.layout.socket.parent / "slurm").glob("[0-9]*")), "and what its tasks were told", 20)
+
+
+def test_a_job_for_which_room_is_made_waits(site, cluster):
+    made, daemon = site
+    room = cluster[2]
+    room.is_made_after(3, 0.15)
+    job = made.submit("--gres=shard:20", script=WORK)
+    running(made, daemon, job)
+    assert len(room.pauses) == 3 and min(room.pauses) >= 0.15
+    made.cancel(job)
+
+
+def test_a_job_whose_room_comes_too_late_is_queued_again(site, cluster):
+    """Slurm starts it once more, and then it has its share. One that may not be queued again says why it ends."""
+    made, daemon = site
+    room = cluster[2]
+    room.is_made_after(10**6, 2.0)
+    job = made.submit("--gres=shard:20", "--requeue", script=WORK)
+    once = made.submit("--gres=shard:20", "--no-requeue", script=WORK)
+    until(lambda: "Restarts=1" in made.scontrol("show", "job", str(job)), "it is queued again", 80)
+    until(lambda: made.state(once) == "FAILED", "the other ends", 80)
+    assert "ask again in about 2.0 s; submit the job again" in made.out(once)
+    room.is_there()
+    assert "DRAIN" not in made.scontrol("show", "node", made.host)
+    [grant] = running(made, daemon, job).values()
+    assert grant["key"].endswith(f"/{job}/1/0")
+    made.cancel(job)
 
 
 def test_killed_beneath_it(site):

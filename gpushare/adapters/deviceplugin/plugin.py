@@ -24,7 +24,7 @@ from gpushare.inject import oci
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""Maximum wait for memory that is on loan; less than kubelet allows for an allocation."""
+"""Maximum wait while room is made; kubelet admits no other pod meanwhile, and fails the pod after a refusal."""
 LOOK_SECONDS = 1.0
 """Interval between checks of kubelet's sockets, and of its pods while a grant is idle or its pod is not listed yet."""
 TRUST_SECONDS = 60.0
@@ -70,7 +70,7 @@ class Allocator:
             mine = self._asked.begin(names)
         made: list[Json] = []
         try:
-            # Without the lock: other calls continue while this one waits for memory that is on loan.
+            # Without the lock: other calls continue while this one waits for room that is made.
             for (device, those), turn in zip(wanted, turns, strict=True):
                 made.append(self._grant(daemon, device, those, turn))
             with self._one:

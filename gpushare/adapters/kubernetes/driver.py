@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 10.0
-"""Maximum wait of one call for memory that is on loan. kubelet retries later, and allows a call 45 s."""
+"""Maximum wait of one call while room is made. kubelet retries later, and allows a call 45 s."""
 SETTLE_SECONDS = 1.0
 """Changes within this time are combined into one write."""
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -319,7 +319,7 @@ class Driver:
     def _watch(self) -> None:
         """Wakes `run` whenever something may have changed; `run` then reads the state from the daemon's lists."""
         common.watch(
-            lambda: self._daemon, self._ended, self._changed.set, matters=_matters, retry_seconds=RETRY_SECONDS[0]
+            lambda: self._daemon, self._ended, self._changed.set, matters=matters, retry_seconds=RETRY_SECONDS[0]
         )
 
     def _watch_slice(self) -> None:
@@ -348,8 +348,10 @@ class Driver:
         self._changed.set()
 
 
-def _matters(event: Json) -> bool:
-    """Whether the event can change the slice: grants of claims do not. Of any type: a resize is `changed` too."""
+def matters(event: Json) -> bool:
+    """Whether the event can change the slice. Of any type: a resize is `changed` too. A grant of a claim does not,
+    unless its memory may be moved: then others may borrow the room while it is away."""
     if event["kind"] == "grant":
-        return event["object"] is not None and not claims.is_claims(event["object"])
+        grant = event["object"]
+        return grant is not None and (not claims.is_claims(grant) or grant.get("residency") is not None)
     return event["kind"] in ("device", "node")

@@ -36,6 +36,9 @@ _VERSIONS = {
     "cuda_driver_version": "cudaDriverVersion",
 }
 _NUMBERS = {"numa_node": "numaNode"}
+ON_LOAN = "memoryOnLoanMiB"
+"""Attribute. Not a capacity: that is what the scheduler promises to claims, and this goes back when its owners wake."""
+_ON_LOAN_STEP = 1 << 30
 _TEXT_MAX = 64  # characters of an attribute's value
 
 
@@ -79,7 +82,15 @@ def attributes(device: Json) -> Json:
     for name, word in _NUMBERS.items():
         if _is_number(known.get(name, "")):
             found[word] = {"int": int(known[name])}
+    found[ON_LOAN] = {"int": on_loan(device) // MIB}
     return found
+
+
+def on_loan(device: Json) -> int:
+    """Returns the bytes that a claim with `borrowMemory` can have of others: what suspended grants have left, and what
+    grants hold that do nothing. In coarse steps, since each change of the slice is a write to the API server."""
+    found = device.get("memory_asleep_bytes", 0) + device.get("memory_idle_bytes", 0)
+    return int(found // _ON_LOAN_STEP * _ON_LOAN_STEP)
 
 
 def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpushare.adapters import common
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.adapters.kubernetes.claims import PARAMETERS, Wanted
 from gpushare.adapters.kubernetes.slices import Json, device_name
@@ -30,16 +31,17 @@ WAITING_MAX = 4096
 
 
 _READY = {"type": "Ready", "status": "True", "reason": "Prepared"}
+_ASLEEP = {"type": "Asleep", "status": "True", "reason": "MemoryInHostMemory"}
 
 
 def entries(wanted: Wanted, grant: Json) -> list[Json]:
-    """Returns an AllocatedDeviceStatus for each device of a request. Deterministic for a grant."""
+    """Returns an AllocatedDeviceStatus for each device of a request. `data` is deterministic for a grant."""
     shares = {device_name(part["id"]): part for part in grant["devices"]}
     return [_entry(wanted.pool, part.device, part.share, grant, shares[part.device]) for part in wanted.parts]
 
 
 def _entry(pool: str, device: str, share: str | None, grant: Json, part: Json) -> Json:
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(grant["created_ns"] // 1_000_000_000))
+    since, state = _clock(grant["created_ns"] / 1e9), common.state(grant)
     memory, milli = format_size(part["memory_limit_bytes"]), format_time(part["time_milli"])
     message = f"grant {grant['id']} has {memory} of the device's memory and {milli} of its time"
     found: Json = {
@@ -54,11 +56,19 @@ def _entry(pool: str, device: str, share: str | None, grant: Json, part: Json) -
             "memoryBytes": part["memory_limit_bytes"],
             "timeMilli": part["time_milli"],
             "timeLimitMilli": part["time_limit_milli"],
+            **({"state": state} if state == "asleep" else {}),
         },
     }
+    if state == "asleep":
+        message = "its memory is in host memory, and comes back when its programs need it"
+        found["conditions"].append({**_ASLEEP, "message": message, "lastTransitionTime": _clock(time.time())})
     if share is not None:
         found["shareID"] = share
     return found
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def has_entries(claim: Json, devices: Sequence[Json]) -> bool:

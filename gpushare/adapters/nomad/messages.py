@@ -44,7 +44,7 @@ RESERVED = Table(container=message(1, _CONTAINER))
 
 _TIME = Table(seconds=whole(1), nanos=whole(2))
 INTERVAL = Table(interval=message(1, _TIME))
-_NUMBER = Table(numerator=whole(3), denominator=whole(4), unit=text(7), description=text(8))
+_NUMBER = Table(numerator=whole(3), denominator=whole(4), string=text(5), unit=text(7), description=text(8))
 _STATS = Table(
     summary=message(1, _NUMBER), stats=message(2, Table(attributes=keyed(2, _NUMBER))), timestamp=message(3, _TIME)
 )

@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """Interval between scans for the tasks' processes."""
-WAIT_SECONDS = 5.0
-"""Maximum wait for memory that is on loan."""
+WAIT_SECONDS = 20.0
+"""Maximum wait while room is made for a task. Nomad sets no limit, and does not ask again: it fails the task's
+allocation, which the job's `reschedule` may place again."""
 STATS_SECONDS = 5.0
 WATCH_SECONDS = 60.0
 """Timeout of a watch, after which the daemon of the configuration is watched, which may be another one by then."""
@@ -101,7 +102,7 @@ class Plugin:
                 common.release(daemon, stale)
             mine = self._asked.begin(ids)
         try:
-            # Without the lock: other calls continue while this one waits for memory that is on loan.
+            # Without the lock: other calls continue while this one waits for room that is made.
             grant = daemon.create(
                 wait_seconds=WAIT_SECONDS,
                 memory=memory,

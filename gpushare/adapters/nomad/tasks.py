@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from gpushare.adapters import common
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.slots import Sizes
 from gpushare.errors import UsageError
@@ -79,7 +80,7 @@ def _group(device: Json, shown: Mapping[str, bool], sizes: Sizes) -> Json:
 
 
 def stats(devices: Iterable[Json], grants: Iterable[Json], now_ns: int) -> Json:
-    """Returns by slot the memory and time of its grant; the same for all slots of a task."""
+    """Returns by slot the memory, time and state of its grant; the same for all slots of a task."""
     when = {"seconds": now_ns // 1_000_000_000, "nanos": now_ns % 1_000_000_000}
     found: dict[str, Json] = {device["id"]: {} for device in devices}
     for grant in grants:
@@ -94,7 +95,9 @@ def stats(devices: Iterable[Json], grants: Iterable[Json], now_ns: int) -> Json:
                 "description": "memory used of its share",
             }
             time = {"numerator": part["busy_ns"], "unit": "ns", "description": "device time used"}
-            one = {"summary": memory, "stats": {"attributes": {"memory": memory, "time": time}}, "timestamp": when}
+            state = {"string": common.state(grant), "description": "asleep: its memory is in host memory for now"}
+            attributes = {"memory": memory, "time": time, "state": state}
+            one = {"summary": memory, "stats": {"attributes": attributes}, "timestamp": when}
             found[part["id"]].update(dict.fromkeys(slots.names(grant), one))
     groups = [{"vendor": VENDOR, "type": TYPE, "name": name, "instances": each} for name, each in found.items()]
     return {"groups": groups}

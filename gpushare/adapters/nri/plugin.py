@@ -19,6 +19,7 @@ from gpushare.adapters.common import Changes
 from gpushare.adapters.messages import EMPTY, Table
 from gpushare.adapters.nri import adjustment, messages
 from gpushare.adapters.nri.connection import REQUEST, RESPONSE, TO_ENGINE, TO_PLUGIN, Connection, Incoming
+from gpushare.api.engines import WAIT_SECONDS
 from gpushare.client import AWAY_SECONDS
 from gpushare.errors import FailedError, GpushareError, UnreachableError
 from gpushare.inject.oci import GRANT
@@ -37,6 +38,7 @@ _UNKNOWN, _UNIMPLEMENTED = 2, 12  # gRPC status codes
 _REQUEST_SECONDS = 2.0  # time limit of engines that do not report theirs
 _PART = 0.75  # part of the engine's time limit that the daemon may use
 _AWAY = 0.8  # part of that for which a daemon that is away, such as one that is restarted, is waited for
+_WAIT = 0.5  # part of that for which the daemon may wait for memory that is moved away for the container
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # between attempts to connect; the last one for all further ones
 # Engines that reject our adjustments, and what to do instead.
 _UNFIT = {
@@ -134,8 +136,9 @@ class Plugin:
         _still_there(connection)
         before = adjustment.config(container, asked)
         client = self._client.patient(min(self._edit_seconds * _AWAY, AWAY_SECONDS))
+        asked_for = {"config": before, "wait_seconds": min(self._edit_seconds * _WAIT, WAIT_SECONDS)}
         with _at_most(self._edit_seconds):
-            answered = client.call("POST", "/v1/oci/edit", {"config": before}, timeout=self._edit_seconds)
+            answered = client.call("POST", "/v1/oci/edit", asked_for, timeout=self._edit_seconds)
         grant = answered["grant"]
         if grant is None:
             return {}

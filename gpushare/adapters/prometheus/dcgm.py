@@ -11,13 +11,15 @@ from typing import Any, TypeAlias
 
 Json: TypeAlias = Any
 
-_SAMPLE = re.compile(r'(gpushare_(?:device|grant)_\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MIB = 1 << 20
 _POD = ("container", "namespace", "pod")
 _WALL = tuple(f"gpushare_device_{what}_seconds_total" for what in ("leased", "idle", "switch"))
 _BUSY, _MEMORY = "gpushare_grant_busy_seconds_total", "gpushare_grant_memory_bytes"
+_HOSTED = "gpushare_memory_hosted_bytes"
 _LIMIT, _USED = "gpushare_grant_memory_limit_bytes", "gpushare_device_memory_used_bytes"
+_NAMES = "|".join((*_WALL, _BUSY, _MEMORY, _HOSTED, _LIMIT, _USED))
+_SAMPLE = re.compile(rf'({_NAMES})\{{((?:\w+="(?:[^"\\]|\\.)*",?)*)\}} (\S+)')
 
 Who: TypeAlias = tuple[str, ...]
 """Values of a pod's labels, in the order of `_POD`, escaped; empty strings for what belongs to no pod."""
@@ -51,13 +53,14 @@ def _read(metrics: str) -> _Reading:
             device.wall += number
         elif name == _USED:
             device.used = number
-        elif name in (_BUSY, _MEMORY, _LIMIT):
+        elif name in (_BUSY, _MEMORY, _LIMIT, _HOSTED):
             who = found.pods.setdefault(labels["grant"], tuple(labels.get(label, "") for label in _POD))
             if name == _BUSY:
                 device.busy[labels["grant"]] = number
             elif who != _NOBODY:
-                sums = device.memory if name == _MEMORY else device.limit
-                sums[who] = sums.get(who, 0.0) + number
+                sums = device.limit if name == _LIMIT else device.memory
+                # Memory that a grant has in host memory is held, but not on the device.
+                sums[who] = sums.get(who, 0.0) + (-number if name == _HOSTED else number)
     return found
 
 
@@ -78,7 +81,7 @@ def _active(now: _Device, before: _Device | None, pods: Mapping[str, Who]) -> di
 def _memory(device: _Device, capacity: int) -> Iterator[tuple[Who, float, float]]:
     """Yields for each pod, and last for the rest, the bytes used and the bytes it can still have."""
     used, free = device.used, capacity - device.used
-    for who, memory in device.memory.items():
+    for who, memory in ((who, max(0.0, held)) for who, held in device.memory.items()):
         left = max(0.0, device.limit.get(who, 0.0) - memory)
         yield who, memory, left
         used, free = used - memory, free - left

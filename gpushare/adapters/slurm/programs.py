@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare.adapters.slurm import conf, job
 from gpushare.client import Client
-from gpushare.errors import FailedError, GpushareError, NotFoundError, UnreachableError
+from gpushare.errors import FailedError, GpushareError, LaterError, NotFoundError, UnreachableError
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 _SECONDS = 20  # timeout for slurmctld's answer
 WAIT_SECONDS = 20.0
-"""Maximum wait for memory that is on loan, and for a daemon that is restarting."""
+"""Maximum wait while room is made, and for a daemon that is restarting."""
 _AGAIN_SECONDS = 0.5
 _BEGUN = ("RUNNING", "CONFIGURING")
 _FORGOTTEN = "forgotten"
@@ -102,6 +102,17 @@ def _state(job_id: str) -> str:
         return _FORGOTTEN if "Invalid job id" in str(error) else ""
 
 
+def _queue_again(job_id: str) -> str:
+    """Puts a job for which there will be room soon back into the queue, from which Slurm starts it again. Returns what
+    its tasks print, if they start at all before Slurm ends them."""
+    try:
+        scontrol("requeue", _listed(job_id)[0])
+    except FailedError as error:
+        log.info("job %s is not queued again: %s", job_id, error)
+        return "submit the job again"
+    return "the job is queued again"
+
+
 class Programs:
     """The prolog and epilog. `directory`: where a prolog writes a file for its job's tasks. `per_device`: shards."""
 
@@ -109,8 +120,8 @@ class Programs:
         self._daemon, self._directory, self._per_device = daemon, directory, per_device
 
     def prolog(self, asked: job.Job, node: str) -> None:
-        """Makes the job's grant. If it is refused, the job's tasks print the reason and do not start; the prolog itself
-        succeeds, since a failing prolog would drain the node for a user's mistake.
+        """Makes the job's grant. If it is refused, the job's tasks print the reason and do not start, and a job that
+        can have it later is queued again; the prolog itself succeeds, since a failing prolog would drain the node.
 
         Raises FailedError or UnreachableError if the node is at fault.
         """
@@ -123,9 +134,10 @@ class Programs:
         except UnreachableError:
             raise
         except GpushareError as error:
-            log.warning("job %s: %s", asked.id, error)
             self._release(asked)
-            text = conf.refusal(str(error))
+            why = f"{error}; {_queue_again(asked.id)}" if isinstance(error, LaterError) else str(error)
+            log.warning("job %s: %s", asked.id, why)
+            text = conf.refusal(why)
         self._write(asked, text)
         with contextlib.suppress(GpushareError):
             self.reap()

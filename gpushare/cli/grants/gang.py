@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cli.command import Family, add_common, answer, client, print_json, table
-from gpushare.cli.grants.grant import add_share_options, share_request, time_to_live
+from gpushare.cli.grants.grant import add_share_options, add_wait, share_request, time_to_live
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
+WAIT_SECONDS = 10.0
+"""Less than the time to live of the parts that are prepared on other nodes meanwhile."""
 _TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
 
 
@@ -41,6 +43,7 @@ class GangCommand(Family):
         add_share_options(prepare, instead="--grants")
         prepare.option("--grants", "FILE", "instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin")
         prepare.flag("--keep", "keep the grant until it is released")
+        add_wait(prepare, WAIT_SECONDS)
         prepare.option("--ttl", "S", "seconds within which the part must be committed (default 60)", time_to_live)
 
         commit = parser.verb(
@@ -78,7 +81,9 @@ class GangCommand(Family):
             raise UsageError("give --memory and --time, or --grants FILE")
         one = {**share_request(args), "keep": args.keep or None}
         grants = [one] if args.grants is None else _read(args.grants)
-        return _print(args, client(args).prepare(args.id, grants, ttl_seconds=args.ttl, **_which(args)))
+        daemon = client(args)
+        part = daemon.prepare(args.id, grants, ttl_seconds=args.ttl, wait_seconds=args.wait, **_which(args))
+        return _print(args, part)
 
     def _commit(self, args: argparse.Namespace) -> int:
         return _print(args, client(args).commit(args.id, **_which(args)))

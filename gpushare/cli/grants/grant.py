@@ -142,14 +142,14 @@ def _add_loan_options(parser: Parser) -> None:
     parser.option("--priority", "N", "among a tenant's grants, the lowest is asked first (default 0)", int)
 
 
-def add_wait(parser: Parser) -> None:
-    """Adds `--wait`, for verbs that create a grant."""
+def add_wait(parser: Parser, seconds: float = WAIT_SECONDS) -> None:
+    """Adds `--wait`, for verbs that create grants."""
     parser.option(
         "--wait",
         "S",
-        "seconds to wait for guaranteed memory that others have on loan (default %(default)g)",
+        "seconds to wait while others give back memory, or idle memory is moved away (default %(default)g)",
         moving.seconds,
-        default=WAIT_SECONDS,
+        default=seconds,
     )
 
 

@@ -12,7 +12,7 @@ from gpushare.cli.command import Command, add_common, client, is_closed_to_user,
 from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
-from gpushare.client import AWAY_SECONDS, Client
+from gpushare.client import AWAY_SECONDS, Client, new_asker
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
@@ -75,10 +75,11 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
     unreachable daemon for `seconds`. Returns, with the exit status, only if the command does not start."""
     if status := missing(argv):
         return status
-    deadline = time.monotonic() + seconds
+    deadline, asker = time.monotonic() + seconds, new_asker()
     while True:
+        patience = {"wait_seconds": max(0.0, deadline - time.monotonic()), "asker": asker}
         try:
-            start(daemon, request, argv)
+            start(daemon, {**request, **patience}, argv)
         except GpushareError as error:
             passing = isinstance(error, (RefusedError, UnreachableError))
             if not passing or time.monotonic() >= deadline:

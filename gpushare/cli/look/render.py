@@ -23,7 +23,7 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
         [
             grant["id"],
             grant["tenant"],
-            grant["phase"],
+            _phase(grant),
             device["index"],
             format_time(device["time_milli"]),
             *_last_second(grant, device),
@@ -35,6 +35,15 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
         for grant in grants
         for device in grant["devices"]
     ]
+
+
+def _phase(grant: Any) -> str:
+    """Returns the phase; of a grant whose memory is away also since when, and whether it waits for it."""
+    memory = grant["residency"]
+    if grant["phase"] != "suspended" or not memory["since_ns"]:
+        return str(grant["phase"])
+    since = f"suspended {clock(memory['since_ns'], '%H:%M')}"
+    return f"{since}, wanted" if memory["wanted"] else since
 
 
 def _memory(device: Any) -> str:
@@ -284,6 +293,12 @@ def devices(found: list[Any]) -> None:
     ]
     table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)
     for device in found:
+        if lent := device["memory_asleep_bytes"] + device["memory_idle_bytes"]:
+            asleep, idle = format_size(device["memory_asleep_bytes"]), format_size(device["memory_idle_bytes"])
+            say(
+                f"device {device['index']} has {format_size(lent)} for grants that may borrow: {asleep} of suspended"
+                f" grants, {idle} of idle ones"
+            )
         if device["health"] != "healthy":
             say(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
         if device["state"] != "ready":

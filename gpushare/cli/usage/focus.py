@@ -30,6 +30,7 @@ _DESCRIPTIONS = {
     "borrowed": "GPU time that others left idle",
     "scavenged": "GPU time that no other tenant wanted",
     "memory": "GPU memory held",
+    "hosted": "Host memory that GPU memory was moved to",
 }
 
 

@@ -10,7 +10,7 @@ from gpushare.paths import PRICES
 from gpushare.policy.usage.billing import Prices
 from gpushare.text import toml
 
-_KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib")
+_KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib", "hosted_gib")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 PRICE_MAX = Decimal(1_000_000)
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from gpushare.cli.usage import replay
 from gpushare.cli.usage.replay import hours, shown_hour
 from gpushare.errors import FailedError, UsageError
 from gpushare.paths import PRICES
+from gpushare.text.units import format_size
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -31,7 +32,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _TIMES = ("guaranteed_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
 _NUMBERS = (
     *(*_TIMES, "waited_owed_ns", "waited_limit_ns", "busy_ns"),
-    *("memory_byte_s", "waits", "reclaims", "launches"),
+    *("memory_byte_s", "hosted_byte_s", "moved_out_bytes", "moved_in_bytes", "stalled_ns", "stalls"),
+    *("waits", "reclaims", "launches"),
 )
 _ALL = frozenset(_NUMBERS)
 _NAMES = {
@@ -39,7 +41,9 @@ _NAMES = {
     "grant": ("grant", "tenant"),
     "device": ("device", "tenant"),
     "hour": ("hour", "tenant"),
+    "holder": ("tenant", "holder_tenant", "holder"),
 }
+_OF_HOLDERS = ("stalled_ns", "stalls")
 _TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
 _BAR = 24
 _INDENTED = 1000
@@ -73,6 +77,7 @@ class UsageCommand(Command):
         ("gpushare usage", "by tenant, over the last 30 days"),
         ("gpushare usage --since 7d --by device --format csv", "a week, by device, for a spreadsheet"),
         ("gpushare usage --since 2026-11-01 --prices prices.toml", "with the cost"),
+        ("gpushare usage --since 1d --by holder", "who waited for memory, and for whose"),
         ("gpushare usage --since 3d --format svg --output usage.svg", "a chart of use over time"),
     )
 
@@ -192,13 +197,19 @@ def _rounded(row: Any, cost: "Prices") -> Any:
 
 def _csv(rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow([*_NAMES[by], *_NUMBERS, *(("cost", "currency") if cost else ())])
+    if by == "holder":
+        cost = None  # nobody pays for having waited
+    numbers = _OF_HOLDERS if by == "holder" else _NUMBERS
+    out.writerow([*_NAMES[by], *numbers, *(("cost", "currency") if cost else ())])
     for row in rows:
         priced = (_rounded(row, cost), cost.currency) if cost else ()
-        out.writerow([*_named(row, by), *(row[name] for name in _NUMBERS), *priced])
+        out.writerow([*_named(row, by), *(row[name] for name in numbers), *priced])
 
 
 def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
+    if by == "holder":
+        _holders(rows)
+        return
     if not rows:
         print("nothing was used")
     else:
@@ -206,6 +217,12 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> N
         lines = [
             [*_named(row, by), *[hours(row[name]) for name in _TIMES], _memory(row["memory_byte_s"])] for row in rows
         ]
+        for title, shown in _OF_MOVES.items():
+            texts = [shown(row) for row in rows]
+            if any(texts):  # on most nodes nothing is ever moved
+                titles.append(title)
+                for line, text in zip(lines, texts, strict=True):
+                    line.append(text or "-")
         if cost:
             titles.append(f"COST {cost.currency}")
             for line, row in zip(lines, rows, strict=True):
@@ -222,9 +239,42 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> N
     print(_devices(found["devices"]))
 
 
+def _holders(rows: Sequence[Any]) -> None:
+    """Who waited for memory of whom, the longest first."""
+    if not rows:
+        print("nobody waited for memory")
+        return
+    table(
+        ["TENANT", "WAITED FOR", "GRANT", "STALLED", "TIMES"],
+        [
+            [
+                row.get("tenant", ""),
+                row.get("holder_tenant", "") or "(copy)",
+                row.get("holder", "") or "-",
+                hours(row["stalled_ns"]),
+                str(row["stalls"]),
+            ]
+            for row in sorted(rows, key=lambda row: -row["stalled_ns"])
+        ],
+    )
+
+
 def _memory(byte_s: int) -> str:
     """Returns memory over time as text, in GiB hours."""
     return f"{byte_s / (3600 << 30):.2f}GiBh" if byte_s else "-"
+
+
+def _moved(row: Any) -> str:
+    size = row["moved_out_bytes"] + row["moved_in_bytes"]
+    return format_size(size) if size else ""
+
+
+_OF_MOVES: dict[str, Callable[[Any], str]] = {
+    "HOSTED": lambda row: _memory(row["hosted_byte_s"]) if row["hosted_byte_s"] else "",
+    "MOVED": _moved,
+    "STALLED": lambda row: hours(row["stalled_ns"]) if row["stalled_ns"] else "",
+}
+"""Columns that are shown where there is something in them."""
 
 
 def _devices(spent: Any) -> str:

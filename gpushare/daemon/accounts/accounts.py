@@ -5,12 +5,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpushare.binding.arbiter import Arbiter, GrantStats
+from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceTime, Instant, Reading, Sample, joined, periods, unowned, unused
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, instant
 from gpushare.inject.pod import Pod
-from gpushare.ledger.entries import GAP, Period
+from gpushare.ledger.entries import GAP, Move, Period
 from gpushare.ledger.usage import Sums
 
 KEPT_SECONDS = 120.0
@@ -62,6 +63,7 @@ class Accounts:
 
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state, self._arbiter = state, arbiter
+        self.moves = Moves(state)
         self._unwritten: dict[tuple[str, str], Period] = {}
         """By grant and device: the row of a period that ended because another grant ended, not yet written."""
         self._leased: dict[int, int] = {}
@@ -103,9 +105,9 @@ class Accounts:
                     served = live.shares[ordinal].guarantee_milli if live.shares else guarantee
                     tenant = live.record.tenant
                     scavenges = policies[tenant].weight == 0 if tenant in policies else False
-                    found.append(
-                        Sample(live.id, tenant, place.device, place.index, guarantee, book, stats, served, scavenges)
-                    )
+                    here = live.id, tenant, place.device, place.index
+                    hosted = live.record.residency.hosted_bytes
+                    found.append(Sample(*here, guarantee, book, stats, served, scavenges, hosted))
         return found
 
     def ends(self, live: Live) -> None:
@@ -120,7 +122,7 @@ class Accounts:
                 stats = sample.book.total(sample.stats)
                 seconds, pod = now.mono_ns / 1e9, live.record.pod
                 self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats))
-        self._add(periods(samples, now), only=live.id)
+        self._add(periods(samples, now), moves=self.moves.rows(now, live), only=live.id)
 
     def read(self) -> Reading:
         """Returns all counters as they are now."""
@@ -138,7 +140,7 @@ class Accounts:
             if (before := self._times.get(device.index)) is not None:
                 self._times[device.index] = time
                 rest += unused(device.id, before, time)
-        self._add(periods(reading.samples, reading.at), rest)
+        self._add(periods(reading.samples, reading.at), rest, self.moves.rows(reading.at))
 
     def _leased_more(self, device: int) -> bool:
         """Whether anybody had a lease on the device since the last call or `write`."""
@@ -146,9 +148,15 @@ class Accounts:
         self._leased[device] = now
         return now != before
 
-    def _add(self, rows: list[Period], rest: Sequence[Period] = (), only: str | None = None) -> None:
-        """Adds `rows` to the ledger together with `rest`, so that no reader sees one without the other. `only`: the
-        grant whose rows are written now; rows of others are kept."""
+    def _add(
+        self,
+        rows: list[Period],
+        rest: Sequence[Period] = (),
+        moves: Sequence[Move] = (),
+        only: str | None = None,
+    ) -> None:
+        """Adds `rows` to the ledger together with `rest` and `moves`, so that no reader sees one without the other.
+        `only`: the grant whose rows are written now; rows of others are kept."""
         written = list(rest)
         for row in rows:
             self.sums.setdefault(row.tenant, Sums()).count(row)
@@ -162,4 +170,6 @@ class Accounts:
                 written.append(whole or row)
             else:
                 self._unwritten[key] = whole or row
-        self._state.ledger.add(written)
+        for move in moves:
+            self.sums.setdefault(move.tenant, Sums()).count(move)
+        self._state.ledger.add(written, moves)

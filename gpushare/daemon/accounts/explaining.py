@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from gpushare.api import why
 from gpushare.daemon.accounts import lease_story
+from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook, Sample
@@ -35,8 +36,8 @@ _LONG_MILLI = 500
 class Explaining:
     """Reads, and changes nothing."""
 
-    def __init__(self, state: State, receipts: Receipts) -> None:
-        self._state, self._receipts = state, receipts
+    def __init__(self, state: State, receipts: Receipts, moves: Moves) -> None:
+        self._state, self._receipts, self._moves = state, receipts, moves
         self._idle: dict[tuple[str, int], int] = {}
         """By grant and device, for how many ns it has had no work."""
 
@@ -62,7 +63,7 @@ class Explaining:
             grant=record.id,
             tenant=record.tenant,
             phase="suspended" if record.is_suspended else record.phase.value,
-            now=_now(state.live(grant_id)) if grant_id in state else [],
+            now=_now(state.live(grant_id), self._moves) if grant_id in state else [],
             decisions=sorted([*own, *leases], key=lambda decision: decision.at_ns),
         )
 
@@ -187,7 +188,7 @@ def _admitted(record: GrantRecord) -> list[why.Decision]:
     ]
 
 
-def _now(live: Live) -> list[str]:
+def _now(live: Live, moves: Moves) -> list[str]:
     """The grant's present state, in a sentence per device."""
     shares: list[Share | None] = [*live.shares] or [None] * len(live.record.places)
     found = []
@@ -203,7 +204,7 @@ def _now(live: Live) -> list[str]:
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
         if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
-            text += "; " + _away(live)
+            text += "; " + _away(live, moves.meanwhile(live))
         if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
             text += (
                 ": it has what it is guaranteed, and others leave nothing idle"
@@ -214,11 +215,11 @@ def _now(live: Live) -> list[str]:
     return found
 
 
-def _away(live: Live) -> str:
+def _away(live: Live, meanwhile: str) -> str:
     now = live.record.residency
     if now.where is Where.RESUMING:
         return "its memory comes back from host memory" + (f": {now.waits}" if now.waits else "")
-    text = f"{format_size(now.hosted_bytes)} of its memory are in host memory"
+    text = f"{format_size(now.hosted_bytes)} of its memory are in host memory{meanwhile}"
     if now.hold:
         return f"{text} until somebody resumes it"
     if now.back:

@@ -19,7 +19,8 @@ async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, te
     since, until, end = _moments(since, until)
     found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
     # Rows of time that nobody had belong to no tenant.
-    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if tenant else found
+    partly = tenant is not None or by == "holder"
+    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if partly else found
     return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
 
 
@@ -58,7 +59,7 @@ def _answer(by: By, since: int, until: int, found: dict[Key, Sums], whole: tuple
 
 
 def _tenant(by: By, key: Key) -> str:
-    return str(key[0] if by == "tenant" else key[1])
+    return str(key[0] if by in ("tenant", "holder") else key[1])
 
 
 def _devices(by: By, whole: dict[Key, Sums]) -> types.DeviceTime:
@@ -90,6 +91,11 @@ def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
         waited_limit_ns=sums.waited_limit_ns,
         busy_ns=sums.busy_ns,
         memory_byte_s=sums.memory_mib_ms * (1 << 20) // 1000,
+        hosted_byte_s=sums.hosted_mib_ms * (1 << 20) // 1000,
+        moved_out_bytes=sums.out_bytes,
+        moved_in_bytes=sums.in_bytes,
+        stalled_ns=sums.stall_ns,
+        stalls=sums.stalls,
         waits=sums.waits,
         reclaims=sums.reclaims,
         launches=sums.launches,
@@ -103,6 +109,8 @@ def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
             row.device, row.tenant = str(key[0]), str(key[1])
         case "hour":
             row.begins_ns, row.tenant = int(key[0]), str(key[1])
+        case "holder":
+            row.tenant, row.holder_tenant, row.holder = (str(part) for part in key)
         case "charge":
             row.begins_ns = int(key[0])
             row.tenant, row.grant, row.device = (str(part) for part in key[1:])

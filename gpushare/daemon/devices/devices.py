@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from gpushare.api import node as node_types
 from gpushare.api import types
@@ -18,10 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Devices:
-    """Belongs to the event loop."""
+    """Belongs to the event loop. `idle_bytes`: returns how many bytes of a device, by its id, grants have that lend
+    their memory and have done nothing with it for so long that it may be moved away for others."""
 
     def __init__(self, state: State, backend: Backend, arbiter: Arbiter, simulator: Simulator | None) -> None:
         self._state, self._backend, self._arbiter, self._simulator = state, backend, arbiter, simulator
+        self.idle_bytes: Callable[[str], int] = lambda _device: 0
 
     async def views(self) -> list[types.Device]:
         """Returns the answer to GET /v1/devices. Asks the driver for memory in use, in a thread: it may be slow."""
@@ -30,7 +33,8 @@ class Devices:
 
     def _view(self, device: Device, used: int) -> types.Device:
         stats = self._arbiter.device_stats(device.index)
-        return view.device_view(device, self._backend.name, self._state, stats, used)
+        idle = self.idle_bytes(device.id)
+        return view.device_view(device, self._backend.name, self._state, stats, used, idle)
 
     def _memory_used(self) -> list[int]:
         used = []

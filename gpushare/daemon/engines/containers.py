@@ -7,13 +7,15 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from socket import socket
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from gpushare.api.engines import (
+    WAIT_SECONDS,
     ContainerState,
     OciEditAnswer,
     OciEditRequest,
@@ -31,7 +33,7 @@ from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live, Prepared
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads import workloads
-from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.errors import FailedError, MakingRoomError, RefusedError, UsageError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
@@ -42,8 +44,16 @@ from gpushare.reader.messages import Asks, Edit, Edited
 
 log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer")
+
 _RUNTIME_ENDED = "the runtime ended before it started the container"
 _CALLER_GONE = "what asked for it did not wait for the answer"
+_PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 0.05, 2.0
+"""Shortest and longest time between two looks at whether there is room for a container."""
+WAITING_MAX = 16
+"""Starts that wait at once: each takes one of the answers that root may have in the making (http/reception.py)."""
+_WAITING_BYTES = 1 << 20
+"""A larger config does not wait: the daemon has one at a time (http/api.py)."""
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
 
@@ -84,6 +94,7 @@ class Containers:
         self._state, self._grants, self._transitions = state, grants, transitions
         self._hardware, self._node, self._readers = hardware, node, readers
         self._attempts = attempts
+        self._waiting = 0
 
     async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
@@ -92,6 +103,37 @@ class Containers:
         configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
         for such a configuration, what Grants.create raises, and what Readers raises.
         """
+        return await self._once_there_is_room(
+            lambda: self._edit(peer, asked, connection), asked.wait_seconds, asked.config, connection
+        )
+
+    async def _once_there_is_room(
+        self, start: Callable[[], Awaitable[_Answer]], wait_seconds: float, config: msgspec.Raw, connection: socket
+    ) -> _Answer:
+        """What `start` returns. It is repeated while memory is moved away for the container with this config, if that
+        is expected to end within `wait_seconds` from now; in between the readers serve others. Raises MakingRoomError
+        where it cannot wait, and FailedError where the caller has gone."""
+        until = time.monotonic() + (wait_seconds if len(bytes(config)) <= _WAITING_BYTES else 0)
+        while True:
+            try:
+                return await start()
+            except MakingRoomError as later:
+                pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
+                if time.monotonic() + pause > until or self._waiting >= WAITING_MAX:
+                    raise MakingRoomError(
+                        f"{later}; the container is not started: start it again in about {pause:.1f} s, when there is"
+                        " room",
+                        later.estimate_seconds,
+                    ) from None
+            self._waiting += 1
+            try:
+                await asyncio.sleep(min(pause, _PAUSE_MAX_SECONDS))
+            finally:
+                self._waiting -= 1
+            if has_gone(connection):
+                raise FailedError(_CALLER_GONE)
+
+    async def _edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:
             found = await reading.asks("annotations")
             if found.share is None:
@@ -112,13 +154,18 @@ class Containers:
                     raise FailedError(_CALLER_GONE)  # and with it the grant
         return OciEditAnswer(config=msgspec.Raw(edited.config), grant=live.id)
 
-    async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
+    async def place(self, peer: Peer, name: str, asked: OciPlaceRequest, connection: socket) -> OciPlaceAnswer:
         """Serves the createRuntime hook of a container. Returns what the container has to see of its share.
 
         `name`: a grant, or a CDI device that represents none: then the annotations, or else the environment, ask for a
         grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
         Readers raises.
         """
+        return await self._once_there_is_room(
+            lambda: self._place(peer, name, asked), WAIT_SECONDS, asked.config, connection
+        )
+
+    async def _place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
             raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")

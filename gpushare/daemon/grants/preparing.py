@@ -80,6 +80,7 @@ class Preparing:
             if (known.requests, known.ttl_seconds) != (requests, asked.ttl_seconds):
                 raise RefusedError(f"{known.name} was prepared with another request: use another id")
             return known, False
+        asker = asker or f"gang {gang} {asked.part}"  # equal requests of other gangs wait beside this one's
         chosen = self._choose(peer, requests, members, asker)
         ttl_ns = round(asked.ttl_seconds * self._state.timing.prepared * 1e9)
         life = preparation.prepared(self._parts.now(), ttl_ns)
@@ -136,7 +137,9 @@ class Preparing:
                 asked = Asked.of(request, self._state.reclaim_policy)
                 choices = self._grants.choose(peer, asked, promises, member=member, asker=asker)
             except GpushareError as error:
-                raise type(error)(f"grants[{number}]: {error}" if several else str(error)) from None
+                if several:
+                    error.args = (f"grants[{number}]: {error}",)
+                raise
             if promises is not None:
                 promises.put(f"grants[{number}]", asked, [choice.place for choice in choices])
             found.append((asked, choices))

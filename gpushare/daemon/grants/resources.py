@@ -30,8 +30,12 @@ _seldom = Seldom()
 class Resources:
     """Each method makes all of its files or none."""
 
-    def __init__(self, layout: Layout, node: Node, hardware: Hardware, door: Door) -> None:
+    def __init__(
+        self, layout: Layout, node: Node, hardware: Hardware, door: Door, allocation_wait_s: float = 0
+    ) -> None:
+        """`allocation_wait_s`: as `[memory] allocation_wait_seconds`."""
         self._layout, self._node, self._hardware, self._door = layout, node, hardware, door
+        self._allocation_wait_s = allocation_wait_s
         self._parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
             self._parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
@@ -166,6 +170,7 @@ class Resources:
         live.usage = UsagePage.open(own / "usage")
         _check_owner(live, live.id)
         live.usage.set_capacity(self._hardware.capacity(live.record))
+        live.limits.set_allocation_wait(self._allocation_wait_s)
 
     def _listen(self, live: Live, rules: Rules) -> None:
         assert live.limits is not None

@@ -11,11 +11,13 @@ import functools
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 from gpushare.api.plan import Victim
+from gpushare.daemon.devices.devices import Devices
 from gpushare.daemon.grants.evictions import Evictions
-from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, put
+from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan
+from gpushare.daemon.grants.pressure import Pressures
+from gpushare.daemon.grants.wants import Waiting, Wants
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.ahead import Ahead
@@ -24,19 +26,16 @@ from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State, now_ns
-from gpushare.errors import CannotMoveError, GpushareError, MakingRoomError, RefusedError
+from gpushare.errors import CannotMoveError, MakingRoomError, RefusedError
 from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.residency import room as policy
 from gpushare.policy.residency.residency import By, Where
-from gpushare.policy.residency.room import Leave, Link, Resident, Short, Want, Why
-from gpushare.text.units import format_size, parse_memory
+from gpushare.policy.residency.room import Leave, Link, Resident, Short, Why
+from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
 
-WANTS_MAX = 64
-"""More wants than that are not remembered: they are refused as if nothing could be moved."""
 _NEVER_NS = 1 << 62
 _REMEMBERED_NS = 30 * 10**9
 """For so long a request is remembered that is not made again, beyond the time in which there should be room for it."""
@@ -44,36 +43,27 @@ _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
 _NAMED = 3
 _SOONEST_S = 0.01
-_BY = {Why.IDLE: By.IDLE, Why.TURN: By.TURN}
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A want with what was done for it. `asked_ns`: when it was last asked for. `leaving`: grants that were told to
-    leave for it. `until_ns`: when more may leave."""
-
-    want: Want
-    wanted: Asked | Back
-    asked_ns: int
-    leaving: set[str] = field(default_factory=set)
-    until_ns: int | None = None
+_BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
 
 
 class Room:
-    """A gpushare.daemon.residency.residency.Recall. `links`: by id of the device. `moves`: number of grants that were
-    told to leave, by why."""
+    """A gpushare.daemon.residency.residency.Recall. `links`: by id of the device. `promises`: as Wants.promises."""
 
-    def __init__(self, state: State, residency: Residency, ahead: Ahead, evictions: Evictions) -> None:
+    def __init__(
+        self, state: State, residency: Residency, ahead: Ahead, evictions: Evictions, devices: Devices
+    ) -> None:
         self._state, self._residency, self._ahead, self._evictions = state, residency, ahead, evictions
-        self._waiting: dict[str, _Waiting] = {}
-        self._wanted: dict[str, Asked | Back] = {}
-        self._node = Node(state, self._wanted, all_leaving=True)
+        self._wants = Wants(state)
+        self._node = Node(state, self._wants.wanted, all_leaving=True)
         self._since: dict[str, int] = {}
         """Since when the memory of grants is on their devices, where it has been away."""
         self._stays: dict[str, int] = {}
+        """Until when grants are left alone that could not leave."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.links = {device.id: Link() for device in state.devices}
+        self._pressures = Pressures(state, devices, self.links)
+        self.promises = self._wants.promises
         evictions.served_first(self._served_first)
 
     def close(self) -> None:
@@ -83,34 +73,6 @@ class Room:
 
     # What requests do.
 
-    def promises(self, key: str) -> Promises | None:
-        """What a request is placed beside: besides the grants that are there, wants that go before it; None: there are
-        none."""
-        before = [one for one in self._waiting.values() if one.want.key != key and self._goes_before(one, key)]
-        if not before:
-            return None
-        draft = self._state.promises.copy()
-        for one in before:
-            self._count(draft, one)
-        return draft
-
-    def _goes_before(self, one: _Waiting, key: str) -> bool:
-        if not one.want.owner and not one.leaving:
-            return False  # nothing has been moved for it yet: what is free now is for whoever can use it
-        own = self._waiting.get(key)
-        return own is None or policy.in_order([one.want, own.want])[0] is one.want
-
-    def _count(self, draft: Promises, one: _Waiting) -> None:
-        try:
-            put(self._state, draft, one.want.key, one.wanted)
-        except GpushareError:
-            if isinstance(one.wanted, Back) and one.want.owner:
-                # What has come free of its room is its own until the rest has.
-                live = one.wanted.live
-                [place] = live.record.places
-                left = place.hosted_bytes - max(0, placement.free_on(draft, place.device))
-                draft.put(live.id, live.asked, [replace(place, hosted_bytes=max(0, left))])
-
     def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
         """Returns the answer to a request that does not fit: the refusal itself, or that room is being made."""
         if type(refusal) is not RefusedError or self._closed:
@@ -118,35 +80,33 @@ class Room:
         key, now = key_of(peer, asked, asker), time.monotonic_ns()
         if self.promises(key) is not None:
             refusal = RefusedError(f"{refusal}, less what is kept for others who asked before")
-        waiting = self._waiting.get(key) or self._remember(_Waiting(self._want(key, asked, now), asked, now))
+        waiting = self._wants.of_request(key, asked, now)
         if waiting is None:
             return self._evictions.refused(peer, asked, asker, refusal)
-        waiting.asked_ns = now
         self._act(waiting, now)
-        if not waiting.leaving:
+        if not waiting.made:
             answer = self._evictions.refused(peer, asked, asker, refusal)
             if waiting.until_ns is None or type(answer) is not RefusedError:
-                self._forget(key)
+                self._wants.forget(key)
                 return answer
         estimate = self._estimate_ns(waiting, now) / 1e9
         return MakingRoomError(f"{refusal}; {self._said(waiting, now)}: ask again until then", estimate)
 
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """Called when a request got what it wanted."""
-        if self._waiting:
-            self._forget(key_of(peer, live.asked, asker))
+        if self._wants.wanted:
+            self._wants.forget(key_of(peer, live.asked, asker))
         self._evictions.admitted(peer, asker, live)
 
     def planned(self, asked: Asked) -> tuple[list[Live], int]:
         """The grants whose memory would be moved now for a request that does not fit, and how many ns that would take;
         none where that is not enough."""
         now = time.monotonic_ns()
-        waiting = _Waiting(self._want("plan", asked, now), asked, now)
-        self._wanted["plan"] = asked
+        self._wants.wanted["plan"] = asked
         try:
-            found = self._decide(waiting, now)
+            found = self._decide(self._wants.draft("plan", asked, now), now)
         finally:
-            del self._wanted["plan"]
+            del self._wants.wanted["plan"]
         if not isinstance(found, Leave):
             return [], 0
         grants = [self._state.live(grant) for grant, _ in found.grants]
@@ -161,22 +121,33 @@ class Room:
     def hinders(self, live: Live) -> str:
         """Called, again and again, with a suspended grant that wants its room back: why it has to wait, in words;
         empty: there is room, and it is its turn."""
-        key, now = key_back(live), time.monotonic_ns()
-        if (waiting := self._waiting.get(key)) is None:
-            waiting = _Waiting(self._want_back(live, now), Back(live), now)
-            waiting = self._remember(waiting, always=True) or waiting
-        waiting.asked_ns = now
+        now = time.monotonic_ns()
+        waiting = self._wants.of_grant(live, now, turns=not self._pressures.is_parked(live))
         try:
-            placement.bring_back(live, self.promises(key) or self._state.promises)
+            placement.bring_back(
+                live, self.promises(waiting.want.key) or self._state.promises, self._leaving(_device(live))
+            )
         except RefusedError as refusal:
             return f"{refusal}; {self._make_way(waiting, live, now)}"
         if not waiting.want.owner and self._state.recalls.open:
             return "it had its memory on loan, which is wanted by its owner now"
         return ""
 
-    def _make_way(self, waiting: _Waiting, live: Live, now: int) -> str:
+    def _leaving(self, device: str) -> int:
+        """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece. None while
+        a grant there that keeps its memory has not taken all it may: who comes in could have that room first, and its
+        allocations do not wait."""
+        there = [live for live in self._state if _device(live) == device]
+        if any(not live.asked.lends and reports.free(live) for live in there):
+            return 0
+        leaving = [live.record for live in there if _leaves(live) and live.record.residency.leaving]
+        return sum(min(one.residency.hosted_bytes, one.places[ORDINAL].memory_bytes) for one in leaving)
+
+    def _make_way(self, waiting: Waiting, live: Live, now: int) -> str:
         idle = self._act(waiting, now)
         if waiting.leaving or not waiting.want.owner:
+            return self._said(waiting, now)
+        if waiting.until_ns is not None and waiting.until_ns - waiting.want.since_ns <= self._patience_ns(live):
             return self._said(waiting, now)
         # Owners have back what borrowers have who work, less what idle grants can give.
         words = self._evictions.wanted_back(live, idle)
@@ -189,9 +160,15 @@ class Room:
             self._leave(waiting, self._state.live(grant), Why.IDLE)
         return words
 
+    def _patience_ns(self, live: Live) -> int:
+        """How long an owner waits for others to be idle, so that no borrower who works has to leave: half of what that
+        would take."""
+        loans = [other for other in self._state if _device(other) == _device(live) and on_loan(other)]
+        return min((self._leaves_ns(other) for other in loans), default=0) // 2
+
     def is_back(self, live: Live) -> None:
         """Called with a grant that wants no room back any more."""
-        self._forget(key_back(live))
+        self._wants.forget(key_back(live))
         self._evictions.is_back(live)
 
     def moved(self, live: Live, size: int, ns: int) -> None:
@@ -201,81 +178,58 @@ class Room:
 
     def looked(self) -> None:
         """Called when it is known anew which grants are idle."""
+        waits = (one.wanted.live for one in self._wants if isinstance(one.wanted, Back) and not one.want.owner)
+        self._pressures.looked(time.monotonic_ns(), {_device(live) for live in waits})
         self._retry()
-
-    # Wants.
-
-    def _remember(self, waiting: _Waiting, *, always: bool = False) -> _Waiting | None:
-        if len(self._waiting) >= WANTS_MAX and not always:
-            return None
-        self._waiting[waiting.want.key] = waiting
-        self._wanted[waiting.want.key] = waiting.wanted
-        return waiting
-
-    def _forget(self, key: str) -> None:
-        self._waiting.pop(key, None)
-        self._wanted.pop(key, None)
-
-    def _want(self, key: str, asked: Asked, now: int) -> Want:
-        most = max((device.memory_bytes for device in self._state.devices), default=0)
-
-        def bytes_of(size: int | str) -> int:
-            return size if isinstance(size, int) else parse_memory(size, most)
-
-        size, borrow = bytes_of(asked.memory), bytes_of(asked.borrow)
-        return Want(key, not borrow, size, now, max(0, size - borrow), asked.lends)
-
-    def _want_back(self, live: Live, now: int) -> Want:
-        place = live.record.places[ORDINAL]
-        guaranteed = place.memory_bytes - place.borrowed_bytes
-        return Want(key_back(live), not place.borrowed_bytes, place.hosted_bytes, now, guaranteed)
 
     # What is done for them.
 
-    def _act(self, waiting: _Waiting, now: int) -> tuple[str, ...]:
+    def _act(self, waiting: Waiting, now: int) -> tuple[str, ...]:
         """Has as many grants leave as this want needs, if so many can. Otherwise returns those that are idle."""
-        waiting.leaving, waiting.until_ns = set(), None
+        waiting.leaving, waiting.until_ns, waiting.made = set(), None, False
         found = self._decide(waiting, now)
         if isinstance(found, Leave):
             for grant, why in found.grants:
                 self._leave(waiting, self._state.live(grant), why)
+            waiting.made = len(waiting.leaving) == len(found.grants)
             return ()
         waiting.until_ns = found.until_ns
         self._set_timer(now)
         return found.idle
 
-    def _decide(self, waiting: _Waiting, now: int) -> Leave | Short:
+    def _decide(self, waiting: Waiting, now: int) -> Leave | Short:
         keys = self._keys(waiting)
         if self._node.fits(keys, ()):
             there = {device for devices in self._devices(waiting) for device in devices}
             waiting.leaving = {live.id for live in self._state if _leaves(live) and _device(live) in there}
+            waiting.made = True
             return Short()
-        borrowers = [one.want for one in self._waiting.values() if not one.want.owner] or [waiting.want]
+        borrowers = [one.want for one in self._wants if not one.want.owner] or [waiting.want]
+        sizes = {device.id: device.memory_bytes for device in self._state.devices}
         enough = functools.cache(lambda away: self._node.fits(keys, (), away))
         best = Short()
         for devices in self._devices(waiting):
             residents = [one for device in devices for one in self._residents(device, now)]
-            found = policy.make_room(waiting.want, borrowers, residents, enough, now, self.links[devices[0]])
+            size, link = sum(sizes[device] for device in devices), self.links[devices[0]]
+            found = policy.make_room(waiting.want, borrowers, residents, enough, now, size, link)
             if isinstance(found, Leave):
                 return found
             if best.until_ns is None or (found.until_ns is not None and found.until_ns < best.until_ns):
                 best = found
         return best
 
-    def _keys(self, waiting: _Waiting) -> list[str]:
-        """The keys of the wants that go before this one, and its own."""
-        own = waiting.want
-        before = policy.in_order(one.want for one in self._waiting.values() if self._goes_before(one, own.key))
-        return [*(want.key for want in before if want.key != own.key), own.key]
+    def _keys(self, waiting: Waiting) -> list[str]:
+        """The keys of the wants that are served before this one, and its own."""
+        return [*(one.want.key for one in self._wants.before(waiting.want.key, waiting.want)), waiting.want.key]
 
     def _served_first(self, key: str) -> Iterator[tuple[str, Asked | Back]]:
-        """The owners' wants that go before this one and for which others are leaving."""
-        for one in self._waiting.values():
-            if one.want.owner and one.leaving and one.want.key != key and self._goes_before(one, key):
-                yield one.want.key, one.wanted
+        """The owners' wants that are served before this one, by room that is made for them."""
+        return ((one.want.key, one.wanted) for one in self._wants.before(key) if one.want.owner and one.made)
 
-    def _leave(self, waiting: _Waiting, live: Live, why: Why) -> None:
+    def _leave(self, waiting: Waiting, live: Live, why: Why) -> None:
         def stays(reason: str) -> None:
+            if live.record.residency.where is Where.SUSPENDED and not live.record.residency.back:
+                return  # all that can be moved has left
             log.info("grant %s does not leave for %s: %s", live.id, waiting.want.key[:80], reason)
             self._stays[live.id] = time.monotonic_ns() + _STAYS_NS
             self._retry()
@@ -288,12 +242,12 @@ class Room:
         else:
             waiting.leaving.add(live.id)
 
-    def _devices(self, waiting: _Waiting) -> list[list[str]]:
+    def _devices(self, waiting: Waiting) -> list[list[str]]:
         """The sets of devices on any of which the want could have its room."""
         if isinstance(waiting.wanted, Back):
             return [[_device(waiting.wanted.live)]]
-        each = [device.id for device in self._state.devices]
-        return [[device] for device in each] if waiting.wanted.request.devices == 1 else [each]
+        each = [device.id for device in self._state.devices if self._pressures.takes_loans(device.id)]
+        return [[device] for device in each] if waiting.wanted.request.devices == 1 else [each] * bool(each)
 
     def _residents(self, device: str, now: int) -> Iterator[Resident]:
         for live in self._state:
@@ -330,38 +284,38 @@ class Room:
         sums = reports.sums(live)
         return self.links[_device(live)].copy_ns(sums.movable_bytes - sums.clean_bytes)
 
-    def _estimate_ns(self, waiting: _Waiting, now: int) -> int:
-        leaving = max((self._leaves_ns(self._state.live(grant)) for grant in waiting.leaving), default=0)
-        return leaving + max(0, (waiting.until_ns or now) - now)
+    def _estimate_ns(self, waiting: Waiting, now: int) -> int:
+        leaving = (self._state.live(grant) for grant in waiting.leaving if grant in self._state)
+        return max(map(self._leaves_ns, leaving), default=0) + max(0, (waiting.until_ns or now) - now)
 
-    def _said(self, waiting: _Waiting, now: int) -> str:
+    def _said(self, waiting: Waiting, now: int) -> str:
         """Where the want is, in words."""
         seconds = f"about {self._estimate_ns(waiting, now) / 1e9:.1f} s"
         if waiting.leaving:
-            leaving = [self._state.live(grant) for grant in sorted(waiting.leaving)]
+            leaving = [self._state.live(grant) for grant in sorted(waiting.leaving) if grant in self._state]
             size = format_size(sum(reports.sums(live).movable_bytes for live in leaving))
             return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
         if waiting.until_ns is not None:
             return f"others can make room in {seconds}"
-        return "nobody has memory there that could be moved now"
+        return "there is room now" if waiting.made else "nobody has memory there that could be moved now"
 
     def _retry(self) -> None:
         now = time.monotonic_ns()
         for known in (self._since, self._stays):
             for grant in [grant for grant in known if grant not in self._state]:
                 del known[grant]
-        for key, waiting in list(self._waiting.items()):
+        for waiting in self._wants:
             if isinstance(waiting.wanted, Back):
                 self._residency.looked(waiting.wanted.live)
             elif now >= waiting.asked_ns + _REMEMBERED_NS + self._estimate_ns(waiting, now):
-                self._forget(key)
+                self._wants.forget(waiting.want.key)
             else:
                 self._act(waiting, now)
         self._set_timer(now)
 
     def _set_timer(self, now: int) -> None:
         self._stop_timer()
-        until = [one.until_ns for one in self._waiting.values() if one.until_ns is not None]
+        until = [one.until_ns for one in self._wants if one.until_ns is not None]
         if until and not self._closed:
             delay = max(_SOONEST_S, (min(until) - now) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay, self._retry)

@@ -172,7 +172,9 @@ def _residency(now: Residency, live: Live) -> residency_types.Residency:
         wanted=now.back,
         waits=now.waits,
         why=now.why,
+        since_ns=now.since_ns,
         said_idle=live.said_idle_ns is not None,
+        receipt=live.receipt,
     )
 
 
@@ -207,10 +209,13 @@ def ledger_view(health: Health) -> types.LedgerHealth:
     )
 
 
-def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
-    """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports."""
+def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int, idle: int) -> types.Device:
+    """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports. `idle`: bytes
+    of grants that lend their memory and do nothing."""
     fault, drain = state.faults.get(device.id), state.drains.get(device.id)
+    takes = fault is None and drain is None
     taken = state.promises.now.taken.on(device.id)
+    room = max(0, device.memory_bytes - device.reserved_bytes - taken.memory_bytes)
     guaranteed = types.Quantity(time=taken.reserved_milli, memory=taken.memory_bytes)
     return types.Device(
         id=device.id,
@@ -224,12 +229,15 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
         guaranteed=guaranteed,
         allocatable=types.Quantity(
             time=max(0, 1000 - guaranteed.time),
-            memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // PAGE * PAGE,
+            # The room that suspended grants have left is for those alone who would give it back.
+            memory=max(0, room - taken.away_bytes) // PAGE * PAGE,
         )
-        if fault is None and drain is None
+        if takes
         else types.Quantity(time=0, memory=0),
         context_bytes=device.context_bytes,
         memory_used_bytes=used,
+        memory_idle_bytes=idle if takes else 0,
+        memory_asleep_bytes=min(taken.away_bytes, room) if takes else 0,
         attributes=device.attributes,
         links=device.links,
         health="healthy" if fault is None else "unhealthy",

@@ -325,7 +325,8 @@ class Api:
 
     async def oci_place(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, engines.OciPlaceRequest)
-        answer = await self._context.containers.place(http.peer_of(request), request.query["grant"], asked)
+        peer, connection = http.peer_of(request), http.socket_of(request)
+        answer = await self._context.containers.place(peer, request.query["grant"], asked, connection)
         await self._context.serving.settled()
         return http.json_answer(answer)
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,29 +16,13 @@ from gpushare.api.tenants import Tenant
 from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
+from gpushare.daemon.http import moves
+from gpushare.daemon.http.families import Sample, escape, family
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.residency.residency import OUTCOMES, WAIT_BUCKETS_S, Residency
 from gpushare.inject.pod import Pod
 from gpushare.ledger.usage import Sums
 from gpushare.policy.loans.recall import Outcome
 from gpushare.policy.loans.reclaim import Rung
-from gpushare.policy.residency.residency import By
-
-Sample = tuple[dict[str, str], float]
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
-        number = repr(value) if isinstance(value, float) else str(value)
-        lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
-    return lines
-
 
 # Ends of a histogram's bucket lines, without the count; most histograms are empty.
 _UP_TO = [f',le="{(1 << power) / 1e6}"}} ' for power in range(LATENCY_BUCKETS - 1)]
@@ -68,27 +52,8 @@ def _loop_latency(latency: Latency) -> list[str]:
     return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
 
 
-def _moves(moves: Residency) -> list[str]:
-    """Memory of grants that was moved to host memory and back."""
-    name = "gpushare_residency_wait_seconds"
-    lines = _family(
-        "gpushare_suspends_total",
-        "counter",
-        "How often memory of a grant was to move to host memory, by who wanted that and how it ended",
-        [
-            ({"rung": "demote", "by": by, "outcome": outcome}, moves.suspends[by, outcome])
-            for by in By
-            for outcome in OUTCOMES
-        ],
-    )
-    lines += [f"# HELP {name} From wanting memory back to having it on the device", f"# TYPE {name} histogram"]
-    lines += [f'{name}_bucket{{le="{bound}"}} {moves.waits[bound]}' for bound in WAIT_BUCKETS_S]
-    lines.append(f'{name}_bucket{{le="+Inf"}} {moves.waited}')
-    return [*lines, f"{name}_count {moves.waited}", f"{name}_sum {moves.waited_ns / 1e9}"]
-
-
 def _pod(pod: Pod) -> str:
-    return "".join(f',{name}="{_escape(getattr(pod, name))}"' for name in _POD if getattr(pod, name))
+    return "".join(f',{name}="{escape(getattr(pod, name))}"' for name in _POD if getattr(pod, name))
 
 
 def _wakes(stats: GrantStats) -> Spans:
@@ -131,13 +96,16 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
     ),
 )
 _POD = tuple(field.name for field in fields(Pod))
+_STATES = {"suspended": "asleep"}
+"""By phase, where it has another name."""
 _AT_ONCE = 32
 """Grants after which others' calls are answered: a thousand grants take a tenth of a second."""
 
 
 async def _grants(context: NodeContext) -> list[str]:
     state, arbiter = context.state, context.arbiter
-    families = [[f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"] for family in _COUNTERS]
+    families = [[f"# HELP {one.name} {one.text}", f"# TYPE {one.name} {one.kind}"] for one in _COUNTERS]
+    states = ["# HELP gpushare_grant_state 1 for the state that the grant is in", "# TYPE gpushare_grant_state gauge"]
     histograms = [[f"# HELP {name} {text}", f"# TYPE {name} histogram"] for name, text, _ in _HISTOGRAMS]
     shown = set()
     for number, live in enumerate(state):
@@ -146,11 +114,13 @@ async def _grants(context: NodeContext) -> list[str]:
         if live.id not in state:
             continue  # it ended meanwhile
         shown.add(live.id)
-        of_grant = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}"{_pod(live.record.pod)}'
-        for device in grant_view(state, live.record, live, arbiter).devices:
+        of_grant = f'grant="{live.id}",tenant="{escape(live.record.tenant)}"{_pod(live.record.pod)}'
+        shown_now = grant_view(state, live.record, live, arbiter)
+        states.append(f'gpushare_grant_state{{{of_grant},state="{_STATES.get(shown_now.phase, shown_now.phase)}"}} 1')
+        for device in shown_now.devices:
             label = f'{of_grant},gpu_uuid="{device.id}"'
-            for lines, family in zip(families, _COUNTERS, strict=True):
-                lines.append(f"{family.name}{{{label}}} {getattr(device, family.field) / family.scale!r}")
+            for lines, counter in zip(families, _COUNTERS, strict=True):
+                lines.append(f"{counter.name}{{{label}}} {getattr(device, counter.field) / counter.scale!r}")
             if live.handle is None:
                 continue
             stats = arbiter.grant_stats(live.handle, device.index)
@@ -159,11 +129,11 @@ async def _grants(context: NodeContext) -> list[str]:
     for last in context.accounts.last.rows(time.monotonic()):
         if last.grant in shown:
             continue
-        label = f'grant="{last.grant}",tenant="{_escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
-        for lines, family in zip(families, _COUNTERS, strict=True):
-            if family.kind == "counter":
-                lines.append(f"{family.name}{{{label}}} {getattr(last.stats, family.field) / family.scale!r}")
-    return [line for lines in (*families, *histograms) for line in lines]
+        label = f'grant="{last.grant}",tenant="{escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
+        for lines, counter in zip(families, _COUNTERS, strict=True):
+            if counter.kind == "counter":
+                lines.append(f"{counter.name}{{{label}}} {getattr(last.stats, counter.field) / counter.scale!r}")
+    return [line for lines in (*families, states, *histograms) for line in lines]
 
 
 _TENANT_MILLI: tuple[tuple[str, str, Callable[[Tenant], int]], ...] = (
@@ -204,9 +174,12 @@ _TENANT_SUMS: tuple[tuple[str, str, str, dict[str, Callable[[Sums], float]]], ..
     ),
     (
         "memory_byte_seconds_total",
-        "Device memory held, times how long",
+        "Memory held, times how long: on devices, and of device memory in host memory",
         "tier",
-        {"device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS},
+        {
+            "device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS,
+            "host": lambda sums: sums.hosted_mib_ms * _BYTE_SECONDS,
+        },
     ),
 )
 
@@ -215,7 +188,7 @@ def _tenants(context: NodeContext) -> list[str]:
     lines, found, sums = [], tenant_views(context.state), context.accounts.sums
     for name, text, value in _TENANT_MILLI:
         of_each = (({"tenant": tenant.name}, value(tenant)) for tenant in found)
-        lines += _family(f"gpushare_tenant_{name}_milli", "gauge", text, of_each)
+        lines += family(f"gpushare_tenant_{name}_milli", "gauge", text, of_each)
     kept = sorted({tenant.name for tenant in found} | sums.keys())
     for name, text, label, kinds in _TENANT_SUMS:
         samples = [
@@ -223,10 +196,10 @@ def _tenants(context: NodeContext) -> list[str]:
             for tenant in kept
             for kind, value in kinds.items()
         ]
-        lines += _family(f"gpushare_tenant_{name}", "counter", text, samples)
+        lines += family(f"gpushare_tenant_{name}", "counter", text, samples)
     owed = (({"tenant": name}, (sums.get(name) or Sums()).waited_owed_ns / 1e9) for name in kept)
     text = "Time its grants waited although they were owed guaranteed time: must stay near 0"
-    return lines + _family("gpushare_guarantee_deficit_seconds_total", "counter", text, owed)
+    return lines + family("gpushare_guarantee_deficit_seconds_total", "counter", text, owed)
 
 
 async def text(context: NodeContext, devices: list[types.Device]) -> str:
@@ -238,51 +211,63 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
 
     ledger, pool = state.ledger.health, context.pool.facts()
     lines = [
-        *_family(
+        *family(
             "gpushare_device_leased_seconds_total",
             "counter",
             "Time leased to grants since the daemon started",
             per_device("leased_ns"),
         ),
-        *_family(
+        *family(
             "gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")
         ),
-        *_family(
+        *family(
             "gpushare_device_busy_seconds_total",
             "counter",
             "Metered work of all grants since the daemon started",
             [({"gpu_uuid": device.id}, context.accounts.busy_ns.get(device.id, 0) / 1e9) for device in devices],
         ),
-        *_family(
+        *family(
             "gpushare_device_memory_bytes",
             "gauge",
             "Device memory there is",
             [({"gpu_uuid": device.id}, device.capacity.memory) for device in devices],
         ),
-        *_family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
-        *_family(
+        *family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
+        *family(
             "gpushare_device_idle_with_waiters_seconds_total",
             "counter",
             "Idle time while a grant waited: must stay near 0",
             per_device("idle_with_waiters_ns"),
         ),
-        *_family(
+        *family(
             "gpushare_device_memory_used_bytes",
             "gauge",
             "Device memory in use by anybody",
             [({"gpu_uuid": device.id}, device.memory_used_bytes) for device in devices],
         ),
-        *_family(
+        *family(
+            "gpushare_device_memory_asleep_bytes",
+            "gauge",
+            "Room that suspended grants have left and nobody has borrowed",
+            [({"gpu_uuid": device.id}, device.memory_asleep_bytes) for device in devices],
+        ),
+        *family(
+            "gpushare_device_memory_idle_bytes",
+            "gauge",
+            "Memory of grants that lend it and do nothing: moved away when a borrower asks",
+            [({"gpu_uuid": device.id}, device.memory_idle_bytes) for device in devices],
+        ),
+        *family(
             "gpushare_device_health",
             "gauge",
             "1 when the device works, 0 when it does not",
             [({"gpu_uuid": device.id}, int(device.health == "healthy")) for device in devices],
         ),
-        *_family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
-        *_family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
-        *_family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),
-        *_family("gpushare_ledger_set_aside_rows", "gauge", "Rows that could not be used", [({}, ledger.set_aside)]),
-        *_family(
+        *family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
+        *family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
+        *family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),
+        *family("gpushare_ledger_set_aside_rows", "gauge", "Rows that could not be used", [({}, ledger.set_aside)]),
+        *family(
             "gpushare_helper_failures_total",
             "counter",
             "Helper processes that hung or ended, and were started again",
@@ -293,19 +278,19 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 ({"helper": "hostpool"}, sum(helper.failures for helper in context.pool.helpers)),
             ],
         ),
-        *_family(
+        *family(
             "gpushare_host_pool_bytes",
             "gauge",
             "The node's memory that device memory can move to",
             [({"state": state}, getattr(pool, state)) for state in ("free", "reserved", "used")],
         ),
-        *_family(
+        *family(
             "gpushare_evictions",
             "gauge",
             "Grants that are asked for memory that they have on loan",
             [({}, len(context.evictions.asked))],
         ),
-        *_family(
+        *family(
             "gpushare_reclaims_total",
             "counter",
             "Loans of memory that were wanted back, by the last rung and how it ended",
@@ -315,8 +300,9 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 for outcome in get_args(Outcome)
             ],
         ),
-        *_moves(context.residency),
-        *_family(
+        *moves.suspends(context.residency),
+        *moves.costs(context),
+        *family(
             "gpushare_attempts_total",
             "counter",
             "Containers without a share that asked for a GPU in NVIDIA's ways",
@@ -326,19 +312,19 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 for path in get_args(event_types.Path)
             ],
         ),
-        *_family(
+        *family(
             "gpushare_attempts_unread_total",
             "counter",
             "Containers of which it is not known whether they did",
             [({}, context.attempts.unread)],
         ),
-        *_family(
+        *family(
             "gpushare_findings_total",
             "counter",
             "Processes past their share, or without one, that the driver listed",
             [({"kind": kind}, context.findings.counts[kind]) for kind in get_args(finding_types.FindingKind)],
         ),
-        *_family(
+        *family(
             "gpushare_findings",
             "gauge",
             "Those of them that last",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.daemon.residency import reports
+from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.residency.residency import Pool, Residency
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
@@ -56,6 +57,14 @@ class Ahead:
         """Whether it is, by its own rule."""
         after = self.after_ns(live)
         return bool(after) and self.idle_ns(live, now_ns) >= after
+
+    def idle_bytes(self, device_id: str) -> int:
+        """Bytes on a device that can be moved, of grants that are idle."""
+        now, found = time.monotonic_ns(), 0
+        for live in self._state:
+            if live.record.places[ORDINAL].device == device_id and self._counts(live) and self.is_idle(live, now):
+                found += reports.sums(live).movable_bytes
+        return found
 
     def _look(self) -> None:
         self.start()

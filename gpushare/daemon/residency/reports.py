@@ -47,6 +47,7 @@ def _process(pid: int, said: SlotUsage, word: int, epoch: int, limit: int) -> Pr
         movable_bytes=movable,
         hosted_bytes=min(said.hosted_bytes, movable),
         wants=said.wants,
+        leaves=said.leaves,
     )
 
 

@@ -17,11 +17,12 @@ from typing import Protocol
 
 from gpushare.api.types import Name
 from gpushare.binding.page_words import Residency as Word
+from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.state import State
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import CannotMoveError, RefusedError
 from gpushare.policy.grants.admission import Place
@@ -95,8 +96,8 @@ class Residency:
     """`suspends`: number of suspends, by who wanted them and by outcome. `waits`: how long grants waited for their
     memory: counts by bucket of WAIT_BUCKETS_S, their number and their sum in ns."""
 
-    def __init__(self, state: State, transitions: Transitions, pool: Pool, move_s: float) -> None:
-        self._state, self._transitions, self._pool = state, transitions, pool
+    def __init__(self, state: State, transitions: Transitions, pool: Pool, move_s: float, moves: Moves) -> None:
+        self._state, self._transitions, self._pool, self._moves = state, transitions, pool, moves
         self.move_ns = round(move_s * 1e9)
         self._cannot: dict[str, Callable[[str], None]] = {}
         """By grant: told when its memory does not leave."""
@@ -176,7 +177,9 @@ class Residency:
         if live.id in self._state and not self._closed:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live), reports.free(live)))
+            processes = reports.processes(live)
+            self._moves.looked(live, processes)
+            self._send(live, policy.Looked(time.monotonic_ns(), processes, reports.free(live)))
             self._rests[live.id] = loop.time() + min(_REST_MOST_S, _REST * (loop.time() - began))
 
     def placed(self) -> None:
@@ -197,6 +200,10 @@ class Residency:
         if live.record.phase.ended:
             self._forget(live)
         self.placed()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """There may be room for those that want to come back."""
         for other in self._state:
             if other.record.residency.back:
                 self.looked(other)
@@ -243,7 +250,10 @@ class Residency:
         for step in steps:
             if isinstance(step, policy.Reserve):
                 self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
+        if after.where is not before.where:
+            after = replace(after, since_ns=now_ns())
         live.record.residency = after
+        self._moves.changed(live, before)
         if after.where is not before.where:
             log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.where is Where.RESUMING is not before.where:
@@ -318,6 +328,9 @@ class Residency:
             self.recall.is_back(live)
 
     def _tell(self, live: Live, news: News) -> None:
+        if news is News.LEAVING:
+            self._look_again()
+            return
         now, cannot = live.record.residency, self._cannot.pop(live.id, None)
         name: Name = ""
         stays = ""
@@ -325,7 +338,7 @@ class Residency:
             name = "MemoryMoved"
             self.suspends[now.by, "moved"] += 1
             text = f"{format_size(now.hosted_bytes)} of its memory are in host memory now"
-            self._decide(live, text)
+            self._decide(live, text, self._moves.moved_out(live))
             if rest := live.record.places[ORDINAL].on_loan_bytes:
                 stays = f"{text}, and {format_size(rest)} of what it has on loan cannot be moved"
         elif news is News.FAILED:
@@ -336,20 +349,20 @@ class Residency:
             name = "MemoryReturned"
             self._count_return(live)
             self._count_wait(live)
-            self._decide(live, "its memory is on the device again")
+            self._decide(live, "its memory is on the device again", self._moves.returned(live))
         self._ring(live)
         self._transitions.publish(live, "changed", name)
         if cannot is not None and stays:
             cannot(stays)  # last: it may end the grant
 
-    def _decide(self, live: Live, text: str) -> None:
+    def _decide(self, live: Live, text: str, receipt: str = "") -> None:
         now, place = live.record.residency, live.record.places[ORDINAL]
         rule = "guarantee" if now.by is By.RUNG else "other"
         self._state.decisions.add(
             live.id,
             "moved",
             rule,
-            text,
+            f"{text}: {receipt}" if receipt else text,
             device=place.index,
             memory_bytes=place.memory_bytes,
             hosted_bytes=now.hosted_bytes,

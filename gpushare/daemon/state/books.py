@@ -83,7 +83,8 @@ class DeviceBook:
 
 class Sample(Struct, frozen=True):
     """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
-    is served with, including part of its tenant's unreserved guarantee. `scavenges`: its tenant has weight 0."""
+    is served with, including part of its tenant's unreserved guarantee. `scavenges`: its tenant has weight 0.
+    `hosted_bytes`: of its memory, what is in host memory."""
 
     grant_id: str
     tenant: str
@@ -94,6 +95,7 @@ class Sample(Struct, frozen=True):
     stats: GrantStats
     served_milli: int = 0
     scavenges: bool = False
+    hosted_bytes: int = 0
 
 
 def active(samples: list[Sample]) -> frozenset[str]:
@@ -137,7 +139,7 @@ def _span(sample: Sample) -> lending.Span:
     )
 
 
-def _begin(since: Instant, to: Instant) -> int:
+def begin(since: Instant, to: Instant) -> int:
     """Wall time at which a period begins: the end of the last one or, where the clock was set since, the period's own
     end less its monotonic length."""
     elapsed = to.mono_ns - since.mono_ns
@@ -172,7 +174,7 @@ class _Part:
     def __init__(self, sample: Sample, to: Instant) -> None:
         stats, written = sample.stats, sample.book.written
         self.sample = sample
-        self.from_ns = _begin(sample.book.written_at, to)
+        self.from_ns = begin(sample.book.written_at, to)
         self.wall_ns = to.wall_ns - self.from_ns
         self.granted_ns = self.wall_ns * sample.guarantee_milli // 1000
         self.used_ns = max(0, stats.leased_ns - written.leased_ns)
@@ -206,7 +208,7 @@ def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
         waited_owed_ns=max(0, stats.wait_owed_ns - written.wait_owed_ns),
         waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
         launches=max(0, stats.launches - written.launches),
-        memory_mib_ms=(stats.memory_bytes >> 20) * (part.wall_ns // 1_000_000),
+        memory_mib_ms=(max(0, stats.memory_bytes - sample.hosted_bytes) >> 20) * (part.wall_ns // 1_000_000),
     )
 
 
@@ -249,7 +251,7 @@ class Reading:
 
 def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
     """Rows for the time of a device that no grant used: with the rows of its grants they add up to its wall time."""
-    from_ns, to_ns = _begin(before.at, now.at), now.at.wall_ns
+    from_ns, to_ns = begin(before.at, now.at), now.at.wall_ns
     switching = max(0, now.switch_ns - before.switch_ns)
     idle = max(0, now.at.mono_ns - before.at.mono_ns - max(0, now.leased_ns - before.leased_ns) - switching)
     waited = max(0, now.idle_with_waiters_ns - before.idle_with_waiters_ns)

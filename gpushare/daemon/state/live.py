@@ -73,7 +73,7 @@ class Live:
     last event in the watch stream. `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the
     last time that one of its processes took too much memory of the driver, in words. `said_idle_ns`: monotonic, when
     its programs last said that they are idle (`gpushare yield`); None: never, or they have said since that they are
-    back.
+    back. `receipt`: what its last move gave or cost it, in words.
     """
 
     record: GrantRecord
@@ -92,6 +92,7 @@ class Live:
     shares: list[Share] = field(default_factory=list)
     exceeded: str = ""
     said_idle_ns: int | None = None
+    receipt: str = ""
 
     @property
     def id(self) -> str:

@@ -80,11 +80,11 @@ def free_on(promises: Promises, device_id: str) -> int:
     return device.memory_bytes - device.reserved_bytes - promises.now.taken.on(device_id).memory_bytes
 
 
-def bring_back(live: Live, promises: Promises) -> list[Place]:
-    """Returns the places of a suspended grant once all of its memory is on its devices again. Raises RefusedError where
-    there is no room for it; changes nothing."""
+def bring_back(live: Live, promises: Promises, leaving: int = 0) -> list[Place]:
+    """Returns the places of a suspended grant once all of its memory is on its devices again. `leaving`: bytes that
+    others are leaving at this moment. Raises RefusedError where there is no room for it; changes nothing."""
     for place in live.record.places:
-        if place.hosted_bytes > (free := free_on(promises, place.device)):
+        if place.hosted_bytes > (free := free_on(promises, place.device) + leaving):
             raise RefusedError(
                 f"{format_size(place.hosted_bytes)} is to come back to device {place.index}, where"
                 f" {format_size(max(0, free))} is free"

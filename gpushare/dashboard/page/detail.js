@@ -58,7 +58,7 @@ function facts(grant) {
   parts.body.append(...(grant.devices ?? []).map((part) => el("tr", {}, ...[
     part.device ?? 0, percent(part.asked), percent(part.entitled), percent(part.got), percent(part.borrowed), percent(part.lent),
     percent(part.waited), part.waits ?? 0, part.waits ? duration(part.wait_max_ns) : "none",
-    `${size(part.memory)} of ${size(part.memory_limit)}${part.memory_borrowed ? `, ${size(part.memory_borrowed)} borrowed` : ""}`,
+    `${size(part.memory)} of ${size(part.memory_limit)}${part.memory_borrowed ? `, ${size(part.memory_borrowed)} borrowed` : ""}${part.memory_hosted ? `, ${size(part.memory_hosted)} in host memory` : ""}`,
   ].map((text) => el("td", { class: "r", text: String(text) })))));
   return [el("dl", { class: "facts" }, ...rows.flatMap(([title, value]) => [el("dt", { text: title }), el("dd", {}, value)])), parts.box];
 }

@@ -26,7 +26,9 @@ function card(palette) {
     const whole = device.capacity || 1;
     const held = (1000 * (device.memory ?? 0)) / whole;
     const kept = Math.min(1000 - held, Math.max(0, (1000 * (device.granted ?? 0)) / whole - held));
-    const text = `${size(device.memory)} held, ${size(device.granted)} granted, of ${size(device.capacity)}`;
+    const lent = (device.asleep ?? 0) + (device.idle_memory ?? 0);
+    const text = `${size(device.memory)} held, ${size(device.granted)} granted, of ${size(device.capacity)}`
+      + (lent ? `; ${size(lent)} asleep or idle` : "");
     memory.show([held, kept], text);
     setText(memoryText, text);
     hour.show(node.hour, device.id);

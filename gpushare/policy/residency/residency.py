@@ -39,7 +39,7 @@ class By(enum.StrEnum):
 
     PERSON = "person"
     RUNG = "reclaim"
-    IDLE = "idle"
+    WANT = "want"
     TURN = "turn"
 
 
@@ -49,8 +49,9 @@ class Residency:
     is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
     there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
     why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
-    the move in progress. `woken`: a call brings it back, and
-    `stays_ns`: until when, monotonic, it stays for that."""
+    the move in progress. `woken`: a call brings it back, and `stays_ns`: until when, monotonic, it stays for that.
+    `leaving`: while suspending, all of it is on its way out: others may begin to come in where it was. `since_ns`: wall
+    time of the last change of `where`, which whoever carries the steps out writes; 0: never."""
 
     where: Where = Where.RESIDENT
     epoch: int = 0
@@ -63,8 +64,10 @@ class Residency:
     deadline_ns: int | None = None
     woken: bool = False
     stays_ns: int | None = None
+    leaving: bool = False
     why: str = ""
     waits: str = ""
+    since_ns: int = 0
 
 
 RESIDENT = Residency()
@@ -73,7 +76,8 @@ RESIDENT = Residency()
 @dataclass(frozen=True, slots=True)
 class Process:
     """What a process reports; nothing of it is trusted. `epoch`: the last that it carried out, or could not: then
-    `failed` says why. `trying`: it goes on trying by itself. `wants`: a call of its program waits for its memory."""
+    `failed` says why. `trying`: it goes on trying by itself. `wants`: a call of its program waits for its memory.
+    `leaves`: what can be moved is on its way out, and only the driver can stop that."""
 
     pid: int
     epoch: int
@@ -82,6 +86,7 @@ class Process:
     movable_bytes: int = 0
     hosted_bytes: int = 0
     wants: bool = False
+    leaves: bool = False
 
 
 # Events. Times are monotonic.
@@ -190,6 +195,8 @@ class AskRoom:
 class News(enum.Enum):
     """What has become of a move."""
 
+    LEAVING = enum.auto()
+    """It is on its way out, and will be away soon."""
     MOVED = enum.auto()
     FAILED = enum.auto()
     RETURNED = enum.auto()
@@ -282,7 +289,7 @@ def _room(now: Residency, event: Room, move_ns: int) -> tuple[Residency, Steps]:
         return now, ()
     if event.why:
         return replace(now, waits=event.why), ()
-    return _come_in(replace(now, why=""), event.now_ns, move_ns)
+    return _come_in(now, event.now_ns, move_ns)
 
 
 def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Steps]:
@@ -300,7 +307,11 @@ def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Step
 
 
 def _give_up(now: Residency, now_ns: int, why: str, move_ns: int) -> tuple[Residency, Steps]:
-    """Calls processes back whose room on the device was never counted as free."""
+    """Calls processes back whose room on the device was never counted as free. Where others may have begun to come in,
+    that has to be found again first."""
+    if now.leaving:
+        away = replace(now, where=Where.SUSPENDED, leaving=False, back=True, why=why, deadline_ns=None)
+        return away, (Count(now.hosted_bytes), Record(), Tell(News.FAILED), AskRoom())
     coming, steps = _come_in(replace(now, why=why), now_ns, move_ns)
     return coming, (*steps, Tell(News.FAILED))
 
@@ -333,13 +344,16 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
     left = [one for one in event.processes if one.epoch != now.epoch and (one.movable_bytes or one.hosted_bytes)]
     if left:
         if now.deadline_ns is not None and event.now_ns < now.deadline_ns:
-            return now, ()
+            if now.leaving or not all(one.leaves for one in left):
+                return now, ()
+            going = sum(one.movable_bytes for one in event.processes) - sum(one.hosted_bytes for one in event.processes)
+            return replace(now, leaving=True, hosted_bytes=event.free_bytes + going), (Record(), Tell(News.LEAVING))
         pids = ", ".join(str(one.pid) for one in left[:3])
         return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns)
     hosted = min(now.reserved_bytes, sum(one.hosted_bytes for one in event.processes))
     if not hosted:
         return _give_up(now, event.now_ns, "none of its memory can be moved any more", move_ns)
-    away = replace(now, where=Where.SUSPENDED, hosted_bytes=hosted, deadline_ns=None)
+    away = replace(now, where=Where.SUSPENDED, leaving=False, hosted_bytes=hosted, deadline_ns=None)
     return away, (Count(max(hosted, event.free_bytes)), Record(), Tell(News.MOVED))
 
 

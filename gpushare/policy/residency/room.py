@@ -31,11 +31,12 @@ _EARLY_PART = 5
 _LATE_PART = 4
 """Of the time after which a grant is idle: one that has rested for less works, and may go on working for ever."""
 _MORE_AT_MOST = 10
-"""A turn is at most so many times as long for being of a grant with a larger guarantee."""
-_RATE = 20 * 10**9
-_RATE_LEAST, _RATE_MOST = 10**8, 10**12
+"""A turn is at most so many times as long as the shortest."""
+_NS = 0.05
+"""For a byte, before any move was seen: 20 GB/s."""
+_NS_LEAST = 0.001
 _SEEN_LEAST = 16 << 20
-_WEIGHT = Fraction(3, 10)
+_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +94,29 @@ class Short:
 
 
 class Link:
-    """How fast memory of one device moves, by the moves that were seen: a running mean. `factor`: by how much turns are
-    longer than the moves alone ask for."""
+    """How fast memory of one device moves, by the moves that were seen: a running mean of the time that a byte takes.
+    `factor`: by how much turns are longer than the moves alone ask for."""
 
     def __init__(self) -> None:
-        self._rate: Fraction = Fraction(_RATE)
+        self._ns: float | None = None
+        """For a byte; None: no move was seen yet."""
         self.factor = 1
 
     @property
     def bytes_per_s(self) -> int:
         """The present mean."""
-        return int(self._rate)
+        return int(1e9 / (self._ns or _NS))
 
     def moved(self, size: int, ns: int) -> None:
         """A move of `size` bytes took `ns`. Small ones say nothing of the link."""
-        if size >= _SEEN_LEAST and ns > 0:
-            rate = min(_RATE_MOST, max(_RATE_LEAST, size * 10**9 // ns))
-            self._rate = Fraction(int(self._rate + _WEIGHT * (rate - self._rate)))
+        if size < _SEEN_LEAST:
+            return
+        each = max(_NS_LEAST, ns / size)
+        self._ns = each if self._ns is None else self._ns + _WEIGHT * (each - self._ns)
 
     def copy_ns(self, size: int) -> int:
         """How long a move of so many bytes takes."""
-        return SETTLE_NS + int(size * 10**9 / self._rate)
+        return SETTLE_NS + int(size * (self._ns or _NS))
 
     def turn_ns(self, out: int, into: int, *, training: bool = False) -> int:
         """How long a grant stays, at least, for whose turn `out` bytes are moved away and `into` bytes brought in."""
@@ -128,13 +131,25 @@ def in_order(wants: Iterable[Want]) -> list[Want]:
     return sorted(wants, key=lambda want: (not want.owner, want.size if want.owner else 0, want.since_ns, want.key))
 
 
-def turn_ends_ns(own: Resident, want: Want, waiting: Collection[Want], link: Link) -> int:
-    """Until when a borrower that works stays, whatever other borrowers want. Grants with larger guarantees have longer
-    turns, in proportion, so that each has at least its guarantee's part of the time."""
+def longer(own: int, others: Collection[int], capacity: int) -> Fraction:
+    """How many times as long as the shortest turn that of a grant is, so that each has the device for at least the part
+    of the time that it is guaranteed of its memory, however long the others wait. `own`, `others`: bytes that they are
+    guaranteed, of `capacity`; `others` are those that it takes turns with."""
+    each, scale = (own, *others), Fraction(0)
+    for _ in each:
+        short = [size for size in each if size * scale <= 1]
+        rest = capacity - sum(size for size in each if size * scale > 1)
+        found = Fraction(len(short), rest) if rest > 0 else Fraction(_MORE_AT_MOST, max(1, own))
+        if found == scale:
+            break
+        scale = found
+    return min(Fraction(_MORE_AT_MOST), max(Fraction(1), own * scale))
+
+
+def turn_ends_ns(own: Resident, want: Want, waiting: Collection[Want], capacity: int, link: Link) -> int:
+    """Until when a borrower that works stays, whatever other borrowers want. `waiting`: those."""
     least = link.turn_ns(own.size, want.size, training=own.training)
-    smallest = min((other.guaranteed for other in waiting), default=want.guaranteed)
-    more = max(Fraction(1), min(Fraction(_MORE_AT_MOST), Fraction(own.guaranteed, max(1, smallest))))
-    return own.since_ns + int(least * more)
+    return own.since_ns + int(least * longer(own.guaranteed, [one.guaranteed for one in waiting], capacity))
 
 
 def rests_ns(own: Resident, want: Want, link: Link) -> int:
@@ -151,10 +166,11 @@ def make_room(
     residents: Iterable[Resident],
     enough: Callable[[frozenset[str]], bool],
     now_ns: int,
+    capacity: int,
     link: Link,
 ) -> Leave | Short:
     """Who leaves for this want. `waiting`: all borrowers that wait for room there, this one included if it is one.
-    `enough`: whether it fits once these grants' memory is away."""
+    `enough`: whether it fits once these grants' memory is away. `capacity`: bytes of the device."""
     rests = [(own, rests_ns(own, want, link)) for own in residents]
     idle = [own for own, ns in rests if own.idle_ns >= ns]
     idle.sort(key=lambda own: (own.dirty > 0, -own.idle_ns, own.grant))
@@ -164,7 +180,7 @@ def make_room(
     later = {own.grant: now_ns + ns - own.idle_ns for own, ns in rests if ns > own.idle_ns >= ns // _LATE_PART}
     if want.turns and not want.owner:
         working = [own for own, ns in rests if own.borrowed and own.idle_ns < ns]
-        turns = [(turn_ends_ns(own, want, waiting, link), own.grant) for own in working]
+        turns = [(turn_ends_ns(own, want, waiting, capacity, link), own.grant) for own in working]
         chosen += [(grant, Why.TURN) for ends, grant in sorted(turns) if ends <= now_ns]
         if found := _needed(chosen, enough):
             return Leave(found)

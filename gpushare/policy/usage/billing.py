@@ -10,13 +10,15 @@ _GIB_HOUR = 3600 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of an hour of one device, by how it came to be used, and of a GiB of its memory for an hour."""
+    """Prices of an hour of one device, by how it came to be used, and of a GiB for an hour, of its memory and of host
+    memory that it was moved to."""
 
     currency: str
     guaranteed: Decimal = Decimal(0)
     borrowed: Decimal = Decimal(0)
     scavenged: Decimal = Decimal(0)
     memory_gib: Decimal = Decimal(0)
+    hosted_gib: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ class Charge:
 
 
 def charges(row: Mapping[str, int], prices: Prices) -> list[Charge]:
-    """Charges for one row of usage, one for each kind that is not zero."""
+    """Charges for one row of usage, one for each kind that is not zero. Nobody pays for a copy or for a wait."""
     kinds = (
         ("guaranteed", "guaranteed_ns", HOUR_NS, "GPU hours", prices.guaranteed),
         ("borrowed", "borrowed_ns", HOUR_NS, "GPU hours", prices.borrowed),
         ("scavenged", "scavenged_ns", HOUR_NS, "GPU hours", prices.scavenged),
         ("memory", "memory_byte_s", _GIB_HOUR, "GiB hours", prices.memory_gib),
+        ("hosted", "hosted_byte_s", _GIB_HOUR, "GiB hours", prices.hosted_gib),
     )
     return [
         Charge(what, Decimal(row[name]) / one, unit, price)

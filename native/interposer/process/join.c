@@ -14,7 +14,7 @@
 #include "interposer/os/files/grant.h"
 #include "interposer/os/system.h"
 #include "interposer/os/files/pages.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/process/trace.h"
 
 enum {

@@ -5,7 +5,7 @@
 #include "interposer/memory/books/life.h"
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/tables.h"
 
 enum {

@@ -5,7 +5,7 @@
 
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/os/system.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/residency/tables.h"
 #include "interposer/time/timing.h"

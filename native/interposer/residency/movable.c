@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/tables.h"
 
 enum { FIRST = 256 /* records that a list has room for at first */ };

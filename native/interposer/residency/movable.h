@@ -5,7 +5,7 @@
  * Each has a proxy: a byte of the driver's own cuMemAlloc, or a row of cuMemAllocPitch, in the same context. To free movable memory the proxy is freed
  * first: so the driver itself answers whether the call is allowed now. It ends with its context, as the memory has to.
  *
- * The table belongs to the process. Calls that add and remove records are inside as `settled` (process/passage.h), so the
+ * The table belongs to the process. Calls that add and remove records are inside as `settled` (process/passage/passage.h), so the
  * mover has the table to itself while it moves. */
 #ifndef GPUSHARE_MOVABLE_H
 #define GPUSHARE_MOVABLE_H

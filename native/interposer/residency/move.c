@@ -4,7 +4,7 @@
 
 #include "interposer/memory/books/sizes.h"
 #include "interposer/os/guest.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/backing.h"
@@ -254,6 +254,17 @@ static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
     return GS_MOVE_WORKING; /* it is not wanted any more: nobody asks why */
   gs_trace(GS_TRACE_MOVE_FAILED, ordinal, (uint64_t)result, gs_process->slot->device[ordinal].hosted_bytes);
   return no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
+}
+
+bool gs_move_copies(void) {
+  struct all all;
+  bool any = false;
+  if (!find_all(&all))
+    return false;
+  for (uint32_t i = 0; i < all.count && !any; i++)
+    any = all.one[i].where == GS_ON_DEVICE;
+  drop_all(&all);
+  return any;
 }
 
 enum gs_move gs_move_out(int ordinal, uint32_t word) {

@@ -9,6 +9,8 @@
  * what it allocates meanwhile has none. GS_MOVED or GS_MOVE_NO_HOST. */
 enum gs_move gs_move_prepare(int ordinal);
 
+/* Whether a move out has anything to copy: otherwise it takes no time. */
+bool gs_move_copies(void);
 /* Copies to the host what is not copied, and takes it off the device, the largest first, for as long as the residency
  * word is `word`. GS_MOVED: all is hosted. Otherwise some of it may be. */
 enum gs_move gs_move_out(int ordinal, uint32_t word);

@@ -9,7 +9,7 @@
 #include "interposer/os/system.h"
 #include "interposer/os/thread.h"
 #include "interposer/os/waits.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/fixed.h"
 #include "interposer/residency/host.h"
@@ -27,7 +27,9 @@ enum {
   POLL_NS = 5000000,   /* where the kernel cannot wait for two words */
   SETTLE_NS = 1000000, /* while freed memory is still in use */
   SOON_NS = 200000,
-  AGAIN_NS = 20000000,        /* while the device has no room */
+  AGAIN_NS = 20000000,  /* while the device has no room */
+  LEFT_NS = 1000000000, /* others who are told to leave take about so long at most, and it is looked so often: */
+  LEFT_SOON_NS = 2000000,
   QUIET_NS = 1000000000,      /* without a submission, before memory is copied ahead */
   LOOK_AGAIN_NS = 1000000000, /* a wish that the daemon has heard, and that is not granted yet */
 };
@@ -57,6 +59,7 @@ static void set_state(uint32_t to) {
 /* Tells the daemon how the word was carried out. */
 static void acknowledge(uint32_t word, enum gs_move how) {
   gs_movable_publish();
+  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_LEAVES, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot()->move, how, __ATOMIC_RELEASE);
   __atomic_store_n(&slot()->residency, word, __ATOMIC_RELEASE);
   gs_trace(GS_TRACE_MOVED, ORDINAL, how, __atomic_load_n(&slot()->hosted_bytes, __ATOMIC_RELAXED));
@@ -108,33 +111,47 @@ static enum gs_move go_away(uint32_t word) {
   how = gs_quiesce(ORDINAL, word);
   if (how == GS_MOVED)
     how = gs_move_prepare(ORDINAL); /* for what was allocated meanwhile */
-  if (how == GS_MOVED)
-    how = gs_move_out(ORDINAL, word);
-  return how;
+  if (how != GS_MOVED)
+    return how;
+  if (gs_move_copies()) { /* who waits for the room may begin to come in */
+    __atomic_fetch_or(&slot()->flags, GS_SLOT_LEAVES, __ATOMIC_SEQ_CST);
+    mover()->owes = !gs_daemon_look();
+  }
+  return gs_move_out(ORDINAL, word);
+}
+
+/* What is here is here to stay: a word that says otherwise is without a daemon. */
+static void note_return(uint32_t word) {
+  if (meant(word) == GS_HOSTED)
+    __atomic_store_n(&gs_passage()->returned, word, __ATOMIC_SEQ_CST);
 }
 
 /* Brings everything back; the program waits until all is there. False: the word has changed before, or the program
  * exits. */
 static bool come_back(uint32_t word) {
   bool told = false;
-  if (state() == GS_OPEN || state() == GS_WATCHED)
+  if (state() == GS_OPEN || state() == GS_WATCHED) {
+    note_return(word);
+    forget_wishes();
+    gs_futex_wake(&gs_passage()->state, INT32_MAX, false); /* who waits for room only looks again */
     return true;
-  if (!may_drive())
-    return false;
-  set_state(GS_MOVING);
+  }
+  set_state(GS_MOVING); /* before may_drive: a thread that goes on to exit looks at it (process/passage/room.c) */
   uint64_t began = gs_now();
   while (may_drive() && word_now() == word) {
     enum gs_move how = gs_move_in(ORDINAL, gs_now() - began >= INSIDE_NS);
     if (how == GS_MOVED) {
+      note_return(word);
       open_again();
       return true;
     }
-    bool soon = how == GS_MOVE_WORKING; /* a call that passed before is about to return */
+    /* a call that passed before is about to return; or the room is still being left, and comes free piece by piece */
+    bool leaves = how == GS_MOVE_NO_DEVICE && gs_now() - began < LEFT_NS, soon = how == GS_MOVE_WORKING || leaves;
     if (!told && !soon)
       acknowledge(word, how);
     told = told || !soon;
     gs_latch_drop(&mover()->driving);
-    gs_nap(soon ? SOON_NS : AGAIN_NS);
+    gs_nap(leaves ? LEFT_SOON_NS : soon ? SOON_NS : AGAIN_NS);
     gs_latch_take(&mover()->driving);
   }
   if (exiting())
@@ -144,6 +161,7 @@ static bool come_back(uint32_t word) {
 
 static void carry_out(uint32_t word) {
   enum gs_move how = GS_MOVED;
+  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST); /* said of the word before */
   if (meant(word) == GS_HOSTED) {
     how = state() == GS_AWAY ? GS_MOVED : go_away(word);
     if (how == GS_MOVED)
@@ -191,10 +209,11 @@ static bool is_quiet(struct quiet *quiet, uint64_t now) {
   return now - quiet->since >= QUIET_NS;
 }
 
-/* Copies ahead while the program does nothing. */
+/* Copies ahead while the program does nothing, where the daemon wants that. */
 static void copy_ahead(struct quiet *quiet, uint64_t now) {
   uint32_t open = GS_OPEN;
-  if (state() != GS_OPEN || !gs_time() || !is_quiet(quiet, now))
+  bool still = is_quiet(quiet, now);
+  if (meant(mover()->word) != GS_PREPARED || state() != GS_OPEN || !gs_time() || !still)
     return;
   quiet->since = 0; /* where there is no host memory, it is asked for again only after a while */
   gs_move_forget();
@@ -261,14 +280,18 @@ static void come_back_alone(void) {
   __atomic_fetch_or(&slot()->flags, GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
   if (!daemon_is_new() && __atomic_load_n(&limits()->room, __ATOMIC_SEQ_CST) && come_back(word))
     acknowledge(word, GS_MOVED);
-  __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
+  else
+    __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_RETURNS, __ATOMIC_SEQ_CST);
 }
+
+/* Whether calls may wait for memory, or for room. */
+static bool is_away(void) { return state() == GS_AWAY || (meant(mover()->word) == GS_HOSTED && gs_room_away()); }
 
 /* A call waits for memory that is hosted: the daemon hears of it, or, where there is none and the room is still free, the
  * memory comes back by itself. */
 static void hear_wishes(uint64_t now, uint64_t *told, struct heard *heard) {
   bool alone = is_alone(heard, now);
-  if (state() != GS_AWAY || !hears_wish()) {
+  if (!is_away() || !hears_wish()) {
     *told = 0;
     return;
   }
@@ -297,8 +320,7 @@ static void *mover_thread(void *unused) {
       serve_exit(word);
     } else if (word != mover()->word) {
       carry_out(word);
-      quiet.since = 0;
-    } else if (meant(word) == GS_PREPARED) {
+    } else {
       copy_ahead(&quiet, now);
     }
     gs_fixed_publish(&mover()->told, now);

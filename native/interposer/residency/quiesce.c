@@ -4,7 +4,7 @@
 #include "interposer/os/guest.h"
 #include "interposer/os/system.h"
 #include "interposer/process/greens.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/time/streams/repeat.h"
 
 enum {

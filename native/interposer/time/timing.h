@@ -6,7 +6,7 @@
 #ifndef GPUSHARE_TIMING_H
 #define GPUSHARE_TIMING_H
 
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/os/latch.h"
 #include "interposer/os/table.h"
 #include "interposer/meter/meter.h"

@@ -6,12 +6,15 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 from run.waiting import until
+from values.ledgerrows import move
 
 from gpushare import paths
 from gpushare.ledger import queries
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
+from gpushare.ledger.schema import MOVING
+from gpushare.ledger.usage import Span
 from gpushare.ledger.verify import verify
 
 
@@ -98,7 +101,15 @@ def test_gap_of_a_killed_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "changes"),
-    [(7, ""), (5, "ALTER TABLE periods DROP COLUMN launches; DROP TABLE contexts; DROP TABLE parts;")],
+    [
+        (8, ""),
+        (7, "ALTER TABLE runs DROP COLUMN moved;"),
+        (
+            5,
+            "ALTER TABLE runs DROP COLUMN moved; ALTER TABLE periods DROP COLUMN launches; DROP TABLE contexts;"
+            " DROP TABLE parts;",
+        ),
+    ],
 )
 def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes):
     path = tmp_path / "ledger.db"
@@ -108,15 +119,19 @@ def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes
     first.add([row])
     first.close()
     with closing(sqlite3.connect(path)) as old:
-        old.executescript(f"{changes} ALTER TABLE runs DROP COLUMN moved; PRAGMA user_version = {version};")
+        for table in MOVING:  # which came last
+            changes += f"DROP TABLE {table}; DELETE FROM chains WHERE name = '{table}';"
+        old.executescript(f"{changes} PRAGMA user_version = {version};")
     found = Ledger(path)
     assert bool(found.health.damaged) == (version == 5)  # which is replaced: its rows are from before the chain
     assert (found.open_grants(), found.run) == ([("g-1", "{}")], 2)
     assert found.totals("g-1") == {"GPU-0": Totals(2, 3, 4, 6, 8, waits=2, wait_max_ns=5)}
+    found.add([], [move("g-1", stall_ns=3)])
     found.add([replace(row, from_ns=9, to_ns=10, launches=1), replace(row, grant_id="g-2", waits=3, wait_max_ns=9)])
     assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (4, 5)
     assert [(t.waits, t.wait_max_ns) for t in found.tenant_totals([]).values()] == [(7, 9)]
     assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(4, 4)]
+    assert found.usage("grant", Span(0, 20))["g-1", "t"].stall_ns == 3
     found.close()
     assert verify(path)["ok"]
 

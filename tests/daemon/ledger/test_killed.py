@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine.fulldisk import fill
 from run.waiting import until
-from values.ledgerrows import in_file, period, row, used
+from values.ledgerrows import in_file, move, period, row, used
 
 from gpushare.errors import FailedError
 from gpushare.ledger import ledger as ledgers
@@ -194,9 +194,9 @@ def test_rows_of_an_earlier_boot_are_moved_too(tmp_path):
 
 @pytest.fixture
 def tmpfs(tmp_path):
-    """A tmpfs of 400 KiB."""
+    """A tmpfs of 480 KiB."""
     (tmp_path / "tmpfs").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "none", tmp_path / "tmpfs"]
+    command = ["mount", "-t", "tmpfs", "-o", "size=480k,mode=755", "none", tmp_path / "tmpfs"]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     yield tmp_path / "tmpfs"
@@ -390,7 +390,7 @@ def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, step
         sums, living, states = {}, {}, {}
         for at, (grant, ns, fault, act) in enumerate(steps, 1):
             if act != "wait":
-                node.recent.add([period(grant, used=ns, at=at)])
+                node.recent.add([period(grant, used=ns, at=at)], [move(grant, at=at, stall_ns=ns)])
                 sums[grant] = sums.get(grant, 0) + ns
             if act == "save":
                 living[grant] = states[grant] = str(at)
@@ -408,18 +408,25 @@ def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, step
             faults.next = None
             if fault == "failed after the commit":  # the next turn finds that it did not
                 node.mover.turn()
-            found = {name: total(node, name) for name in sums}
-            assert found == sums
+            assert {name: total(node, name) for name in sums} == sums
+            assert {name: stalled(node, name) for name in sums} == sums
             assert {one.id: one.state for one in node.recent.open()} == living
         node.mover.turn(last=True)
         assert node.recent.waiting() == 0
         node.mover.stop()
     path = node.path
     assert dict(in_file(path, "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == sums
+    assert dict(in_file(path, "SELECT grant_id, SUM(stall_ns) FROM moves GROUP BY 1")) == sums
     assert dict(in_file(path, "SELECT id, state FROM grants")) == states
     assert in_file(path, "SELECT COUNT(*) FROM quarantine") == [(0,)]
     assert in_file(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert bool(living) == Path(node.run / "ledger.recent").exists()
+
+
+def stalled(node, grant):
+    waiting = sum(one.stall_ns for one in node.recent.moves() if one.grant_id == grant)
+    query = f"SELECT COALESCE(SUM(stall_ns), 0) FROM moves WHERE grant_id = '{grant}'"
+    return waiting + (in_file(node.path, query)[0][0] if node.path.exists() else 0)
 
 
 def total(node, grant):

@@ -35,7 +35,7 @@ def test_its_memory_leaves_and_comes_back_with_a_call_that_needs_it(daemon, clie
     row = next(line for line in daemon.cli_here("ps").stdout.splitlines() if line.startswith(one.id))
     assert "suspended" in row
     assert "0.25GiB +7GiB hosted" in row or "256MiB +7GiB hosted" in row, row
-    assert "in host memory until it needs them" in daemon.cli_here("why", one.id).stdout
+    assert re.search(r"in host memory since \d\d:\d\d until it needs them", daemon.cli_here("why", one.id).stdout)
     assert one("wants") == ["told", "0"]
     one.comes_to("resuming")
     assert taken(daemon) == 8 * GIB, "it has its room before it comes in"

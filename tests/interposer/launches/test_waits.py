@@ -177,6 +177,31 @@ def test_work_on_its_way_during_a_mark(sim: Simulator, grant: Grant) -> None:
         race.worker.kill()
 
 
+def test_a_mark_after_its_stream_was_found_idle(sim: Simulator, grant: Grant) -> None:
+    """A launch gets a mark behind the driver's call, by when its kernel may have ended and been seen to have ended."""
+    race = Race(sim, grant, "pass")
+    try:
+        race.worker.do(f"""
+            for _ in range(40):
+                launch({MS}, 2); ok(d.cuStreamSynchronize(stream))
+            two = holds.Operation(lambda: launch({SHORT}, 3))
+            away = holds.Hold("cuLaunchKernel", holds.BEFORE, two.native_id)
+            two.go()
+        """)
+        assert race.worker.get("away.stopped(60) == two.native_id"), "it measures a kernel of another shape"
+        race.worker.do(f"""
+            launch({MS}, 2); ok(d.cuStreamSynchronize(stream))
+            late = holds.Hold("cuEventRecord", holds.BEFORE, two.native_id)
+            away.release()
+        """)
+        assert race.worker.get("late.stopped(60) == two.native_id"), "behind the kernel"
+        until(lambda: grant.slot().inflight == 0, "the kernel is seen to have ended")
+        race.worker.do("late.release(); two.result('the launch')")
+        until(lambda: grant.slot().inflight == 0, "nothing is in flight")
+    finally:
+        race.worker.kill()
+
+
 def test_a_record_that_took_long(sim: Simulator, grant: Grant, interpose: Interpose) -> None:
     """The first event of a context relates the device's clock to the host's, to within the time of the record call. If
     the stream is never empty afterwards, no later record is more precise; a query or wait that finds an event not done

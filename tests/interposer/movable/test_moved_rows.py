@@ -1,6 +1,6 @@
 """Every row of hooks.tsv is called while the program's memory is in host memory. A call that needs memory of the device
-waits, and says so; any other returns at once. Then the memory is brought back, and the call and all that the program
-does next have the results that they have on the bare driver."""
+waits, and says so; any other returns at once, and none takes any. Then the memory is brought back, and the call and all
+that the program does next have the results that they have on the bare driver."""
 
 import re
 import select
@@ -43,11 +43,15 @@ RELIED_ON = re.compile(
 
 
 class Moved(Run):
-    """how: for each row which of its calls waited, of those that were made while memory was away."""
+    """how: for each row which of its calls waited, of those that were made while memory was away. grown: rows that took
+    memory of the device meanwhile, by the simulator's books."""
+
+    mode = "moved"
 
     def __init__(self, sim: Simulator, lender: Lender, rows: str, env: dict[str, str], *files: int) -> None:
-        super().__init__(sim, lender, [built.program("rows"), "linked", "main", rows], env, "moved", *files)
+        super().__init__(sim, lender, [built.program("rows"), "linked", "main", rows], env, self.mode, *files)
         self.lender, self.away = lender, False
+        self.grown: dict[str, int] = {}
         self.how: dict[str, list[bool]] = {}
 
     def _hear(self) -> str:
@@ -80,17 +84,31 @@ class Moved(Run):
         self.lender.revoke()
         assert self._carried_out(lib.GS_HOSTED) == lib.GS_MOVED
         slot = self._slot()
-        assert slot is not None and slot.hosted_bytes > 0
+        assert slot is not None and (slot.hosted_bytes > 0 or self.mode == "bare")
+        before = self._held()
         self.away = True
         self._say()
         until(lambda: slot.flags & lib.GS_SLOT_WANTS or self._returned(), "the call waits or returns")
+        if (more := self._held() - before) > 0:
+            self.grown[self.line] = more
         if self._returned():
             return False
         self._bring_back()
         return True
 
+    def _held(self) -> int:
+        rows = self.sim.books()["devices"][0]["processes"]
+        return sum(row["bytes"] for row in rows if row["pid"] == self.pid)
+
     def _returned(self) -> bool:
         return bool(select.select([self.process.stdout], [], [], 0)[0])
+
+
+class Bare(Moved):
+    """Of the program nothing can be moved but what rows have: where that is nothing, the daemon does not wait for it,
+    and it must not grow either."""
+
+    mode = "bare"
 
 
 STILL_S = 0.05
@@ -171,8 +189,13 @@ def waits(symbol: str, calls: int) -> list[bool]:
     return [waits] * calls
 
 
-def waits_for_the_move(symbol: str, calls: int) -> list[bool]:
-    """What takes other memory does not; what changes contexts and captures, on which the move relies, does."""
+def waits_on_the_way_out(symbol: str, calls: int) -> list[bool]:
+    """What changes contexts and captures, on which the move relies, does as well."""
+    return [waits(symbol, 1)[0] or bool(RELIED_ON.match(symbol))] * calls
+
+
+def waits_on_the_way_in(symbol: str, calls: int) -> list[bool]:
+    """What takes other memory does not: there is room for it."""
     row = HOOKS[symbol]
     return [row.looks or row.kind in WAITING_KINDS - {"alloc"} or bool(RELIED_ON.match(symbol))] * calls
 
@@ -202,6 +225,7 @@ def run_rows(
         run = kind(sim, lender, rows, env)
         answers |= run.rows()
         how |= run.how
+        assert run.grown == {}
     wrong = [f"{name}: {answer.report['why']}" for name, answer in answers.items() if not answer.report.get("ok")]
     assert [line for line in wrong if not allowed(*line.split(": ", 1))] == []
     assert answers.keys() == set(symbols)
@@ -210,19 +234,33 @@ def run_rows(
     return how
 
 
+@pytest.mark.promise("away-takes-no-more")
+@pytest.mark.parametrize("kind", [Moved, Bare])
 @pytest.mark.parametrize(
     "symbols",
     [pytest.param(one_of_each(), id="one of each"), pytest.param(list(HOOKS), id="all", marks=pytest.mark.slow)],
 )
-def test_rows(sim: Simulator, lender: Lender, environment: Callable[..., dict[str, str]], symbols: list[str]) -> None:
-    how = run_rows(Moved, symbols, sim, lender, environment(lender))
+def test_rows(
+    sim: Simulator,
+    lender: Lender,
+    environment: Callable[..., dict[str, str]],
+    symbols: list[str],
+    kind: type[Moved],
+) -> None:
+    how = run_rows(kind, symbols, sim, lender, environment(lender))
     assert {name: calls for name, calls in how.items() if calls != waits(name, len(calls))} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Moving, Returning])
+@pytest.mark.parametrize(
+    ("kind", "waits_for_the_move"), [(Moving, waits_on_the_way_out), (Returning, waits_on_the_way_in)]
+)
 def test_rows_while_memory_moves(
-    sim: Simulator, lender: Lender, environment: Callable[..., dict[str, str]], kind: type[Moved]
+    sim: Simulator,
+    lender: Lender,
+    environment: Callable[..., dict[str, str]],
+    kind: type[Moved],
+    waits_for_the_move: Callable[[str, int], list[bool]],
 ) -> None:
     how = run_rows(kind, one_of_each(), sim, lender, environment(lender))
     assert {name: calls for name, calls in how.items() if calls != waits_for_the_move(name, len(calls))} == {}

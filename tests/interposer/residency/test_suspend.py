@@ -78,10 +78,10 @@ def test_a_call_that_needs_memory_waits_and_asks_for_it(lender: Lender, worker: 
     filled(worker, "a", 3 * MIB, 1)
     assert lender.suspend() == lib.GS_MOVED
     assert not lender.wants
-    until(lambda: lender.looks == 1, "the daemon hears that it is done")
+    until(lambda: lender.looks == 2, "the daemon hears that it leaves, and that it has left")
     worker.do(AWAY)
     worker.do(f"thread = start(lambda: {NEEDS[what]})")
-    until(lambda: lender.looks == 2, "the daemon hears that it is wanted")
+    until(lambda: lender.looks == 3, "the daemon hears that it is wanted")
     assert lender.wants
     assert worker.get("results") == []
     assert lender.resume() == lib.GS_MOVED

@@ -1,4 +1,4 @@
-/* Runs the rows of one group, or certain rows: rows ENTRY ORIGIN GROUP|ROW,ROW... held|gated|moved.
+/* Runs the rows of one group, or certain rows: rows ENTRY ORIGIN GROUP|ROW,ROW... held|gated|moved|bare.
  *   ENTRY   linked, dlsym or proc: how the row's function is found
  *   ORIGIN  where the rows run: constructor (of this library), main, late (a thread created after the main thread has
  *   finished with CUDA), exited (a thread whose main thread has called pthread_exit) */
@@ -20,7 +20,7 @@ struct calls own_call;
 
 static struct {
   const char *entry, *origin, *group;
-  bool gated, moved, ran;
+  bool gated, moved, bare, ran;
 } program;
 
 /* ---- reads of the grant's page ---- */
@@ -165,7 +165,11 @@ static void keep_memory(struct rows *r) {
   control_start();
   need(r, cuInit(0), "cuInit");
   need(r, cuCtxCreate_v2(&kept.ctx, 0, 0), "a context");
-  need(r, cuMemAlloc_v2(&kept.at, KEPT), "memory");
+  size_t pitch;
+  CUresult kept_at = program.bare
+                         ? cuMemAllocPitch_v2(&kept.at, &pitch, BYTES, KEPT / BYTES, 4) /* rows too wide to move */
+                         : cuMemAlloc_v2(&kept.at, KEPT);
+  need(r, kept_at, "memory");
   need(r, cuMemcpyHtoD_v2(kept.at + BYTES, pattern(), BYTES), "a copy into it");
   need(r, cuCtxPopCurrent_v2(&kept.ctx), "no context");
 }
@@ -270,7 +274,8 @@ static void configure(char **argv) {
   program.origin = argv[2];
   program.group = argv[3];
   program.gated = strcmp(argv[4], "gated") == 0;
-  program.moved = strcmp(argv[4], "moved") == 0;
+  program.bare = strcmp(argv[4], "bare") == 0; /* nothing can be moved but what rows have */
+  program.moved = program.bare || strcmp(argv[4], "moved") == 0;
 }
 
 /* glibc passes the program's arguments to constructors too */

@@ -30,6 +30,7 @@ class Lender(Grant):
         self._given: list[tuple[int, int]] = []
         super().__init__(directory, sim)
         self.limits.idle_memory = lib.GS_IDLE_LEND
+        self.limits.allocation_wait_ms = 60_000
 
     def _answer(self, connection: socket.socket, message: bytes) -> None:
         asked = SegmentRequest.parse(message)

@@ -100,7 +100,7 @@ class Daemon:
         share = {"memory_limit_bytes": request["memory"], "time_milli": request["time"], "time_limit_milli": 1000}
         parts = [{"id": name, **share} for name in request["device"].split(",")]
         grant = {"id": f"g-{self.count}", "cdi": [f"gpushare.dev/gpu=g-{self.count}"], **request}
-        grant |= {"devices": parts, "created_ns": 86400_000_000_000}
+        grant |= {"devices": parts, "created_ns": 86400_000_000_000, "phase": "reserved"}
         self.live[grant["id"]] = grant
         return grant
 

@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from gpushare.ledger.entries import Batch, GrantRow, Period, Totals, values
+from gpushare.ledger.entries import MOVES, Batch, GrantRow, Move, Period, Totals, values
 
 
 def period(grant="g-1", used=1, at=1, **more):
@@ -12,14 +12,19 @@ def period(grant="g-1", used=1, at=1, **more):
     return Period(grant_id=grant, tenant="t", device="GPU-1", from_ns=at, to_ns=at + 1, used_ns=used, **values)
 
 
+def move(grant="g-1", cause="", holder="", holder_tenant="", at=1, **more):
+    return Move(grant, more.pop("tenant", "t"), "GPU-1", cause, holder, holder_tenant, at, at + 1, **more)
+
+
 def row(name, ended=None, state="{}"):
     return GrantRow(name, None, "t", 0, "released" if ended else "active", state, 1, ended)
 
 
 def batch(*rows):
-    """A batch of grants' rows and periods."""
+    """A batch of grants' rows, periods and moves."""
     periods = [values(one) for one in rows if isinstance(one, Period)]
-    return Batch(grants=[one for one in rows if isinstance(one, GrantRow)], periods=periods)
+    moves = [MOVES.values(one) for one in rows if isinstance(one, Move)]
+    return Batch(grants=[one for one in rows if isinstance(one, GrantRow)], periods=periods, moves=moves)
 
 
 def used(ledger, grant="g-1"):

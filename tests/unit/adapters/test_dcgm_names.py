@@ -53,6 +53,16 @@ def test_use_is_what_happened_since_the_last_question():
     assert "DCGM_FI_DEV_GPU_UTIL" not in again, "the daemon began anew"
 
 
+def test_memory_that_a_pod_has_in_host_memory_is_not_used_of_the_device():
+    """Its room stays the pod's: the parts add up to the device all the same."""
+    text = metrics(10.0, GIB, a=(0.0, 4 * GIB, 6 * GIB, True))
+    label = 'grant="a",tenant="t",namespace="lab",pod="train-0",container="main",pod_uid="u",gpu_uuid="GPU-1"'
+    text += f'gpushare_memory_hosted_bytes{{{label}}} {3 * GIB}\ngpushare_grant_state{{grant="a",state="asleep"}} 1\n'
+    now = notified(Names("n"), text)
+    assert now["DCGM_FI_DEV_FB_USED"] == {POD: 1024.0, "": 0.0}
+    assert now["DCGM_FI_DEV_FB_FREE"] == {POD: 5 * 1024.0, "": 10 * 1024.0}
+
+
 def test_a_pods_part_is_kept_apart_and_all_parts_add_up():
     names = Names("n")
     names.text(metrics(10.0), [DEVICE])

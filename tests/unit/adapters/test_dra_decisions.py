@@ -6,13 +6,13 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulers.draworld import DEVICE, NAME, Api, Daemon, claim, named, pod, there
+from schedulers.draworld import DEVICE, GIB, NAME, Api, Daemon, claim, named, pod, there
 
 from gpushare.adapters.common import Latest
-from gpushare.adapters.kubernetes import claims, pace, slices
+from gpushare.adapters.kubernetes import claims, driver, pace, slices
 from gpushare.adapters.kubernetes.driver import Preparer, Publisher
 from gpushare.adapters.kubernetes.kubelet import Health, reports
-from gpushare.errors import GpushareError, UnreachableError
+from gpushare.errors import GpushareError, MakingRoomError, UnreachableError
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=60))
@@ -71,6 +71,7 @@ def test_what_a_device_states_of_itself(prefix):
         "nvlinkDomain": {"string": "3"},
         "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+        "memoryOnLoanMiB": {"int": 0},
     }
 
 
@@ -91,6 +92,44 @@ def test_whose_claims_a_pod_has():
     extended = pod(None, extendedResourceClaimStatus={"resourceClaimName": "extended", "requestMappings": []})
     found = [[*claims.of_pod(one)] for one in (pod("named"), made, extended, pod(None), {**pod(None), "status": None})]
     assert found == [[("ns", "named")], [("ns", "made")], [("ns", "extended")], [], []]
+
+
+def test_room_that_comes_too_late_for_a_call_is_there_for_kubelets_next():
+    one, daemon = claim(), Daemon()
+    create, later = daemon.create, [MakingRoomError("room is made for it: ask again in about 20 s", 20.0)]
+
+    def made(**request):
+        if later:
+            raise later.pop()
+        return create(**request)
+
+    daemon.create = made
+    preparer, uid = Preparer(daemon, Api(one), "n"), one["metadata"]["uid"]
+    assert preparer.prepare([named(one)], there) == {uid: "room is made for it: ask again in about 20 s"}
+    assert [device.name for device in preparer.prepare([named(one)], there)[uid]] == [NAME]
+
+
+def test_what_can_be_had_on_loan_is_an_attribute_and_no_capacity():
+    """In whole GiB: the slice is not written for less."""
+    lent = {"memory_asleep_bytes": 3 * GIB, "memory_idle_bytes": (2 * GIB) - 1}
+    [found] = slices.devices([{**DEVICE, **lent}], [])
+    [plain] = slices.devices([DEVICE], [])
+    assert found["attributes"]["memoryOnLoanMiB"] == {"int": 4 * 1024}
+    assert found["capacity"] == plain["capacity"]
+
+
+@pytest.mark.parametrize(
+    ("key", "residency", "may"),
+    [
+        (f"{claims.KEYS}u/gpu/s", None, False),
+        (f"{claims.KEYS}u/gpu/s", {"where": "suspended"}, True),
+        (None, None, True),
+    ],
+)
+def test_which_grants_may_change_the_slice(key, residency, may):
+    """A claim's grant does when its memory may be moved away: what can be had on loan changes."""
+    event = {"kind": "grant", "type": "changed", "object": {"key": key, "residency": residency}}
+    assert driver.matters(event) is may
 
 
 def test_a_grant_stays_the_claims_whatever_was_made_since():

@@ -110,6 +110,53 @@ def test_a_bill_adds_up_to_the_last_digit():
     assert [charge.what for charge in charges(row, tenth)] == ["guaranteed", "borrowed", "scavenged"]
 
 
+def test_nobody_pays_for_a_copy_or_a_stall():
+    """Memory that was away costs what host memory costs, and no compute."""
+    row = {"guaranteed_ns": HOUR, "memory_byte_s": GIBH}
+    moved = {**row, "moved_out_bytes": 8 << 30, "moved_in_bytes": 8 << 30, "stalled_ns": HOUR, "stalls": 9}
+    every = Prices("EUR", *[Decimal(1)] * 5)
+    assert cost(moved, every) == cost(row, every) == 2
+    away = {**moved, "hosted_byte_s": 3 * GIBH}
+    assert [(one.what, one.quantity, one.unit) for one in charges(away, every)][1:] == [
+        ("memory", 1, "GiB hours"),
+        ("hosted", 3, "GiB hours"),
+    ]
+    assert cost(away, every) - cost(row, every) == 3
+
+
+MOVED = {"hosted_byte_s": 6 * GIBH, "moved_out_bytes": 8 << 30, "moved_in_bytes": 7 << 30, "stalled_ns": 90 * 10**9}
+
+
+def test_columns_of_moves_are_there_where_something_was_moved(message, monkeypatch):
+    for name, number in MOVED.items():
+        monkeypatch.setitem(ROWS[0], name, number)
+    lines = message("--by", "tenant", priced=False)[0].splitlines()
+    assert lines[0].split()[-4:] == ["MEMORY", "HOSTED", "MOVED", "STALLED"]
+    assert lines[1].split()[-3:] == ["6.00GiBh", "15GiB", "1.5min"] and lines[2].split()[-3:] == ["-", "-", "-"]
+    [first, _] = csv.DictReader(io.StringIO(message("--format", "csv")[0]))
+    assert {name: int(first[name]) for name in MOVED} == MOVED
+    priced = list(csv.DictReader(io.StringIO(message("--format", "focus")[0])))
+    assert ("gpu-hosted", "6") in [(row["SkuId"], row["ConsumedQuantity"]) for row in priced]
+
+
+def test_who_waited_for_whom(message, monkeypatch):
+    held = [
+        {"tenant": "ml/bob", "stalled_ns": 90 * 10**9, "stalls": 3},
+        {"tenant": "ml/bob", "holder_tenant": "scav", "holder": "g-2", "stalled_ns": 600 * 10**9, "stalls": 1},
+    ]
+    monkeypatch.setitem(globals(), "ROWS", held)
+    text, asked = message("--by", "holder")
+    assert asked["by"] == "holder"
+    assert [line.split() for line in text.splitlines()] == [
+        ["TENANT", "WAITED", "FOR", "GRANT", "STALLED", "TIMES"],
+        ["ml/bob", "scav", "g-2", "10.0min", "1"],
+        ["ml/bob", "(copy)", "-", "1.5min", "3"],
+    ]
+    rows = list(csv.reader(io.StringIO(message("--by", "holder", "--format", "csv")[0])))
+    assert rows[0] == ["tenant", "holder_tenant", "holder", "stalled_ns", "stalls"]
+    assert rows[2] == ["ml/bob", "scav", "g-2", str(600 * 10**9), "1"]
+
+
 def test_prices_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "prices.toml"
     path.write_bytes(b'\xef\xbb\xbfcurrency = "EUR"\nguaranteed = 2\n')

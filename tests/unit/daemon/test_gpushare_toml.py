@@ -24,6 +24,8 @@ from gpushare.errors import UsageError
         ("[memory]\nhost_pool = '64GB'\n", 2, "write 64GiB"),
         ("[memory]\nhost_pool = '17TiB'\n", 2, "out of range: give more than 0 and at most 16TiB"),
         ("[memory]\nhost_pol = '1GiB'\n", 2, "unknown field `host_pol`"),
+        ("[memory]\nallocation_wait_seconds = 86401\n", 2,
+         "memory.allocation_wait_seconds is 86401.0: give 0 to 86400"),
         ("ledger_seconds = 0\n", 1, "ledger_seconds is 0: give 1 to 3600"),
         ("ledger_seconds = 1\nnot toml\n", 2, "Expected"),
     ],

@@ -258,6 +258,7 @@ def test_layout_is_the_one_other_processes_compiled():
     """Running tenants have these offsets compiled in: changing one requires a new GS_PAGE_VERSION."""
     assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2555968)
     assert ffi.sizeof("struct gs_slot") == 2176
+    assert ffi.offsetof("struct gs_limits", "allocation_wait_ms") == 80
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_device_limits", "residency") == 84
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48

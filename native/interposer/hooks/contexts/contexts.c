@@ -1,5 +1,7 @@
 /* Contexts. Each one costs device memory beyond the program's allocations: limits->device[].context_bytes, reserved
  * before the driver creates it. Everything allocated in a context ends with it. */
+#include <errno.h>
+
 #include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 
@@ -13,45 +15,35 @@
 #include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
 
-static void contexts_changed(uint32_t by) {
+void gs_contexts_changed(uint32_t by) {
   __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
   gs_kernels_forget();
 }
 
-CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
+int gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = gs_device_ordinal(device);
-  *bytes = 0;
-  if (*ordinal == GS_NO_DEVICE) /* if there is no such device, the driver reports it */
-    return gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
-  *bytes = gs_process->limits->device[*ordinal].context_bytes;
-  return gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  *bytes = *ordinal == GS_NO_DEVICE ? 0 : gs_process->limits->device[*ordinal].context_bytes;
+  return *ordinal == GS_NO_DEVICE ? 0 : gs_reserve_here(*ordinal, *bytes);
 }
 
-static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
-  *ordinal = GS_NO_DEVICE;
-  *bytes = 0;
-  if (!out)
-    return CUDA_SUCCESS; /* the driver refuses it */
-  struct gs_books *books = gs_books();
-  if (gs_device_ordinal(device) != GS_NO_DEVICE &&
-      (!gs_table_room(&books->contexts, 1) || !gs_table_room(&books->replaced, 1)))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  return gs_context_reserve(device, ordinal, bytes);
+bool gs_context_again(int reserved, CUresult result, int ordinal, struct gs_patience *patience) {
+  if (reserved == -EAGAIN)
+    return gs_room_await(patience);
+  return reserved == 0 && ordinal != GS_NO_DEVICE &&
+         gs_driver_again(result, ordinal, gs_process->limits->device[ordinal].context_bytes, patience);
 }
 
-/* Gives back what ended with a context. Called with gone_lock held, so that nothing of another context with the same
- * handle is in the books yet. */
-static void context_gone(CUcontext context, int ordinal) {
+void gs_context_gone(CUcontext context, int ordinal) {
   uint64_t held = gs_held(ordinal), bytes[GS_MAX_DEVICES];
   gs_time_context_gone(context, ordinal);
-  contexts_changed(UINT32_MAX);
+  gs_contexts_changed(UINT32_MAX);
   gs_greens_remove(context);
   gs_device_context_forget();
   gs_pools_context_gone(context);
@@ -93,7 +85,7 @@ void gs_context_replaced(CUcontext context) {
   if (!created_here(context, &before))
     return;
   gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
-  context_gone(context, before.ordinal);
+  gs_context_gone(context, before.ordinal);
 }
 
 /* Records a context that the driver has made. begun: a call number from before the driver's call. */
@@ -107,13 +99,13 @@ static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t beg
   if (again)
     gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
   if (again && before.number <= begun)
-    context_gone(context, before.ordinal);
+    gs_context_gone(context, before.ordinal);
   if (again && before.number > begun) { /* which of the two is newer is not known: they become one */
     gs_table_replace(&gs_books()->contexts, &fresh);
     gs_give_back(before.ordinal, before.bytes);
   } else {
     gs_table_put(&gs_books()->contexts, &fresh);
-    contexts_changed(1);
+    gs_contexts_changed(1);
   }
   gs_unlock(&gs_process->gone_lock);
 }
@@ -140,27 +132,53 @@ static CUresult let_refuse(CUresult result, const CUcontext *made, CUresult reas
   return reason;
 }
 
-CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
-                              const CUexecAffinityParam *affinity, int affinities) {
-  int ordinal;
-  uint64_t bytes;
-  CUresult result = begin(context, device, &ordinal, &bytes);
-  if (result != CUDA_SUCCESS)
-    return flags_known(flags) && affinity_known(affinity, affinities, device)
-               ? result
-               : let_refuse(gs_call(call), context, result);
+/* With the reservation. */
+static CUresult create(const struct gs_call *call, CUcontext *context, int ordinal, uint64_t bytes) {
   uint64_t number = gs_next_call();
   gs_settled_begin();
   uint32_t begun = gs_making_begin(&gs_books()->contexts_made);
-  result = gs_call(call);
+  CUresult result = gs_call(call);
   if (ordinal != GS_NO_DEVICE && result == CUDA_SUCCESS)
     created(*context, ordinal, bytes, number);
   gs_making_end(&gs_books()->contexts_made, begun);
   gs_settled_end();
+  if (result != CUDA_SUCCESS)
+    gs_give_back(ordinal, bytes);
+  return result;
+}
+
+/* 0, or as gs_reserve_here. */
+static int reserve(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
+  struct gs_books *books = gs_books();
+  *ordinal = GS_NO_DEVICE;
+  *bytes = 0;
+  if (!out)
+    return 0; /* the driver refuses it */
+  if (gs_device_ordinal(device) != GS_NO_DEVICE &&
+      (!gs_table_room(&books->contexts, 1) || !gs_table_room(&books->replaced, 1)))
+    return -ENOMEM;
+  return gs_context_reserve(device, ordinal, bytes);
+}
+
+CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
+                              const CUexecAffinityParam *affinity, int affinities) {
+  struct gs_patience patience = {0};
+  int ordinal = GS_NO_DEVICE, reserved = 0;
+  uint64_t bytes;
+  CUresult result, reason = context && gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
+  do {
+    reserved = reason == CUDA_SUCCESS ? reserve(context, device, &ordinal, &bytes) : -EPERM;
+    result = reserved == 0 ? create(call, context, ordinal, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  } while (gs_context_again(reserved, result, ordinal, &patience));
+  if (reserved < 0) {
+    reason = reason == CUDA_SUCCESS ? result : reason;
+    return flags_known(flags) && affinity_known(affinity, affinities, device)
+               ? reason
+               : let_refuse(gs_call(call), context, reason);
+  }
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
-    gs_give_back(ordinal, bytes);
     gs_files_mention("cuCtxCreate", result);
     return result;
   }
@@ -228,7 +246,7 @@ static CUresult end_context(const struct gs_call *call, CUcontext context, bool 
   bool known = gone ? ended_which(&ending, &now) : created_here(context, &now) && now.number == ending.number;
   bool lives = !gone || (known && !last && hold(&now, -1) > 0);
   if (known && !lives)
-    context_gone(context, now.ordinal);
+    gs_context_gone(context, now.ordinal);
   gs_unlock(&gs_process->gone_lock);
   if (began)
     gs_context_ended(&ending, known && lives);
@@ -261,122 +279,7 @@ CUresult gs_cuCtxAttach(CUcontext *pctx, unsigned int flags) {
   gs_lock(&gs_process->gone_lock);
   /* the last other holder may have let go meanwhile, leaving the end to this call */
   if (hold(&held, -1) <= 0 && created_here(context, &now) && now.number == held.number)
-    context_gone(context, held.ordinal);
+    gs_context_gone(context, held.ordinal);
   gs_unlock(&gs_process->gone_lock);
-  return result;
-}
-
-/* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------- */
-
-static bool active(CUdevice device) {
-  unsigned int flags;
-  int is = 0;
-  return gs_real.cuDevicePrimaryCtxGetState(device, &flags, &is) == CUDA_SUCCESS && is;
-}
-
-static uint64_t id_of(CUcontext context) {
-  unsigned long long id = 0;
-  return gs_real_has(GS_INDEX_cuCtxGetId) && gs_real.cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
-}
-
-static void primary_gone(int ordinal) {
-  gs_lock(&gs_process->gone_lock);
-  context_gone(gs_process->primary[ordinal], ordinal);
-  gs_process->primary[ordinal] = NULL;
-  gs_unlock(&gs_process->gone_lock);
-}
-
-/* A new primary context gets the same handle again: only the id distinguishes them. */
-void gs_primary_is(int ordinal, CUcontext primary) {
-  CUcontext known = gs_process->primary[ordinal];
-  uint64_t id = id_of(primary);
-  if (known == primary && (id == 0 || id == gs_process->primary_id[ordinal]))
-    return;
-  if (known)
-    primary_gone(ordinal);
-  gs_process->primary[ordinal] = primary;
-  gs_process->primary_id[ordinal] = id;
-  contexts_changed(1);
-}
-
-struct gs_ending gs_primary_ending(int ordinal) {
-  gs_lock(&gs_process->context_lock[ordinal]);
-  struct gs_ending ending = {gs_process->primary[ordinal], ordinal, gs_process->primary_id[ordinal]};
-  gs_unlock(&gs_process->context_lock[ordinal]);
-  if (ending.context)
-    gs_context_ending(&ending);
-  return ending;
-}
-
-/* With context_lock. */
-static void settle(int ordinal) {
-  CUcontext primary = gs_process->primary[ordinal];
-  if (!primary)
-    return;
-  if (active(gs_device_of(ordinal))) {
-    gs_primary_is(ordinal, primary);
-    return;
-  }
-  primary_gone(ordinal);
-  gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
-}
-
-void gs_primary_ended(const struct gs_ending *ending, CUresult result) {
-  int ordinal = ending->ordinal;
-  gs_lock(&gs_process->context_lock[ordinal]);
-  if (result == CUDA_SUCCESS)
-    settle(ordinal);
-  bool lives = gs_process->primary[ordinal] == ending->context && gs_process->primary_id[ordinal] == ending->number;
-  gs_unlock(&gs_process->context_lock[ordinal]);
-  if (ending->context)
-    gs_context_ended(ending, lives);
-}
-
-CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
-  int ordinal = gs_device_ordinal(dev);
-  uint64_t bytes = 0;
-  if (!pctx)
-    return gs_real.cuDevicePrimaryCtxRetain(pctx, dev); /* which refuses */
-  if (ordinal == GS_NO_DEVICE) {
-    result = gs_context_reserve(dev, &ordinal, &bytes);
-    return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
-  }
-  CUcontext *primary = &gs_process->primary[ordinal];
-  if (!__atomic_load_n(primary, __ATOMIC_ACQUIRE))
-    gs_await_memory();
-  gs_settled_begin();
-  gs_lock(&gs_process->context_lock[ordinal]);
-  bool fresh = *primary == NULL;
-  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
-  if (result == CUDA_SUCCESS) {
-    result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
-    if (result != CUDA_SUCCESS)
-      gs_give_back(ordinal, bytes);
-    else
-      gs_primary_is(ordinal, *pctx);
-  }
-  gs_unlock(&gs_process->context_lock[ordinal]);
-  gs_settled_end();
-  if (result == CUDA_SUCCESS && fresh) {
-    gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
-    gs_time_start(ordinal);
-  }
-  gs_files_mention("cuDevicePrimaryCtxRetain", result);
-  return result;
-}
-
-/* Release and reset: the driver knows whether the context still exists. */
-CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device) {
-  int ordinal = gs_device_ordinal(device);
-  if (ordinal == GS_NO_DEVICE)
-    return gs_call(call);
-  gs_settled_begin();
-  struct gs_ending ending = gs_primary_ending(ordinal);
-  CUresult result = gs_call(call);
-  gs_primary_ended(&ending, result);
-  gs_settled_end();
   return result;
 }

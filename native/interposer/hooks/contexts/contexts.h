@@ -3,12 +3,21 @@
 #define GPUSHARE_CONTEXT_H
 
 #include "interposer/hooks/call.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/process/greens.h"
 #include "interposer/process/process.h"
 
-/* Reserves the memory that a context costs. *bytes is 0 and *ordinal GS_NO_DEVICE if there is no such device, an error
- * that is left to the driver. */
-CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);
+/* Reserves the memory that a context costs: 0, or as gs_reserve_here. *bytes is 0 and *ordinal GS_NO_DEVICE if the grant has
+ * no such device, an error that is left to the driver. */
+int gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);
+/* Whether the reservation, which was answered with `reserved`, and the driver's call, with result, are to be made again.
+ * Waits before, so it is to be called with no lock held. */
+bool gs_context_again(int reserved, CUresult result, int ordinal, struct gs_patience *patience);
+/* There are so many more contexts now. */
+void gs_contexts_changed(uint32_t by);
+/* Gives back what ended with a context. Called with gone_lock held, so that nothing of another context with the same
+ * handle is in the books yet. */
+void gs_context_gone(CUcontext context, int ordinal);
 
 /* A call that may end a context. The interposer holds no lock across it, because the call may wait for work that waits
  * for the program, in any thread. The handle can therefore be reused for another context before the call returns; the

@@ -5,8 +5,9 @@
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/books/charge.h"
 #include "interposer/process/device.h"
+#include "interposer/process/elsewhere.h"
 #include "interposer/process/greens.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
@@ -33,37 +34,44 @@ static void note(CUgreenCtx green, int ordinal) {
   gs_unlock(&gs_process->gone_lock);
 }
 
+/* *fresh: there was no primary context, and the driver has made it. */
+static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device, unsigned int flags, bool *fresh) {
+  struct gs_patience patience = {0};
+  int ordinal = gs_device_ordinal(device), reserved;
+  uint64_t bytes;
+  CUresult result;
+  do {
+    gs_settled_begin();
+    gs_lock(&gs_process->context_lock[ordinal]);
+    *fresh = gs_process->primary[ordinal] == NULL;
+    bytes = 0;
+    reserved = *fresh ? gs_context_reserve(device, &ordinal, &bytes) : 0;
+    result = reserved == 0 ? gs_real.cuGreenCtxCreate(out, desc, device, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (reserved == 0 && result != CUDA_SUCCESS)
+      gs_give_back(ordinal, bytes);
+    if (result == CUDA_SUCCESS) {
+      gs_primary_is(ordinal, *fresh ? primary_of(device) : gs_process->primary[ordinal]);
+      note(*out, ordinal);
+    }
+    gs_unlock(&gs_process->context_lock[ordinal]);
+    gs_settled_end();
+  } while (gs_context_again(reserved, result, ordinal, &patience));
+  return result;
+}
+
 CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
   CUresult result;
+  bool fresh;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
   int ordinal = gs_device_ordinal(dev);
-  uint64_t bytes = 0;
-  if (!phCtx)
+  if (phCtx && gs_elsewhere(dev))
+    return gs_refuse_elsewhere(dev);
+  if (!phCtx || ordinal == GS_NO_DEVICE)
     return gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags); /* which refuses */
-  if (ordinal == GS_NO_DEVICE) {
-    result = gs_context_reserve(dev, &ordinal, &bytes);
-    return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
-  }
   if (!gs_green_room())
     return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!__atomic_load_n(&gs_process->primary[ordinal], __ATOMIC_ACQUIRE))
-    gs_await_memory();
-  gs_settled_begin();
-  gs_lock(&gs_process->context_lock[ordinal]);
-  bool fresh = gs_process->primary[ordinal] == NULL;
-  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
-  if (result == CUDA_SUCCESS) {
-    result = gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags);
-    if (result != CUDA_SUCCESS)
-      gs_give_back(ordinal, bytes);
-    else
-      gs_primary_is(ordinal, fresh ? primary_of(dev) : gs_process->primary[ordinal]);
-    if (result == CUDA_SUCCESS)
-      note(*phCtx, ordinal);
-  }
-  gs_unlock(&gs_process->context_lock[ordinal]);
-  gs_settled_end();
+  result = create(phCtx, desc, dev, flags, &fresh);
   if (result == CUDA_SUCCESS && fresh)
     gs_time_start(ordinal);
   return result;

@@ -1,6 +1,9 @@
 /* Calls that launch executable graphs or allocate their memory. */
+#include <errno.h>
+
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/memory.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/time/gate/collectives.h"
 #include "interposer/time/streams/capture.h"
 
@@ -21,9 +24,14 @@ static __attribute__((noinline)) CUresult begin_launch(struct gs_around_graph_la
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
       gs_collective_begin(ordinal, need->collectives[ordinal]);
-  CUresult result = gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
-  if (result == CUDA_SUCCESS && need->devices && !gs_graph_memory_begin(need, stream))
-    result = gs_submitted(&around->submission, CUDA_ERROR_OUT_OF_MEMORY);
+  CUresult result;
+  int rc;
+  do { /* the room may go between the gate and the reservation */
+    result = gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
+    rc = result == CUDA_SUCCESS && need->devices ? gs_graph_memory_begin(need, stream) : 0;
+    if (rc < 0)
+      result = gs_submitted(&around->submission, CUDA_ERROR_OUT_OF_MEMORY);
+  } while (rc == -EAGAIN && gs_room_await(NULL));
   if (result != CUDA_SUCCESS)
     end_launch(need, result);
   return result;
@@ -50,7 +58,7 @@ CUresult gs_before_graph_upload(struct gs_around_graph_upload *around, CUgraphEx
   if (!gs_enter(&result) || !gs_graphs_known())
     return result;
   gs_graph_find(graph, &around->need);
-  return gs_graph_memory_begin(&around->need, stream) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return gs_graph_memory_await(&around->need, stream);
 }
 
 CUresult gs_after_graph_upload(struct gs_around_graph_upload *around, CUresult result) {

@@ -20,9 +20,10 @@ CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec
   bool looked = gs_graph_look(graph, &around->need);
   if (around->need.elsewhere)
     result = gs_refuse_elsewhere(around->need.where);
-  else if (!looked || (around->need.devices && !gs_table_room(&gs_books()->graphs, GS_MAX_DEVICES)) ||
-           (around->uploads && around->need.devices && !gs_graph_memory_begin(&around->need, stream)))
+  else if (!looked || (around->need.devices && !gs_table_room(&gs_books()->graphs, GS_MAX_DEVICES)))
     result = CUDA_ERROR_OUT_OF_MEMORY;
+  else if (around->uploads && around->need.devices)
+    result = gs_graph_memory_await(&around->need, stream);
   if (result != CUDA_SUCCESS)
     gs_implicit_end(&around->growing, false);
   else if (around->need.devices)

@@ -2,8 +2,11 @@
  * launched or uploaded, by at most what the graph's nodes allocate, and shrinks when it is trimmed. */
 #include "interposer/hooks/graphs/memory.h"
 
+#include <errno.h>
+
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/pools/pool_growth.h"
+#include "interposer/process/passage/room.h"
 
 void gs_graph_memory_end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
@@ -15,26 +18,42 @@ void gs_graph_memory_end(struct gs_graph_need *need) {
 
 void gs_graph_memory_settle(int ordinal) { gs_pool_settle(gs_graph_pool(ordinal), ordinal); }
 
-/* Begins a growth for everything that the graph may allocate; false: it does not fit, and no growth was begun. */
-bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
+/* 0, or as gs_reserve_here. */
+static int begin_growth(struct gs_growth *growth, int ordinal, uint64_t bytes, CUstream stream) {
+  uint64_t pool = gs_graph_pool(ordinal);
+  int rc = gs_growth_begin(growth, pool, ordinal, bytes);
+  if (rc == -ENOMEM && gs_growth_make_room(pool, ordinal, bytes, stream))
+    rc = gs_growth_begin(growth, pool, ordinal, bytes);
+  return rc;
+}
+
+int gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
   uint32_t wanted = 0;
+  int rc = 0;
   need->growing = 0;
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     wanted |= (uint32_t)(need->devices >> ordinal & 1 && need->bytes[ordinal] > 0) << ordinal;
   if (!gs_table_room(&gs_books()->pools, GS_MAX_DEVICES))
-    return wanted == 0;
-  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
+    return wanted == 0 ? 0 : -ENOMEM;
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES && rc == 0; ordinal++) {
     struct gs_growth growth;
     if (!(wanted >> ordinal & 1))
       continue;
-    uint64_t pool = gs_graph_pool(ordinal), bytes = need->bytes[ordinal];
-    if (!gs_growth_begin(&growth, pool, ordinal, bytes) &&
-        !(gs_growth_make_room(pool, ordinal, bytes, stream) && gs_growth_begin(&growth, pool, ordinal, bytes))) {
-      gs_graph_memory_end(need);
-      return false;
+    rc = begin_growth(&growth, ordinal, need->bytes[ordinal], stream);
+    if (rc == 0) {
+      need->reserved[ordinal] = growth.need;
+      need->growing |= 1u << ordinal;
     }
-    need->reserved[ordinal] = growth.need;
-    need->growing |= 1u << ordinal;
   }
-  return true;
+  if (rc < 0)
+    gs_graph_memory_end(need);
+  return rc;
+}
+
+CUresult gs_graph_memory_await(struct gs_graph_need *need, CUstream stream) {
+  struct gs_patience patience = {0};
+  int rc;
+  while ((rc = gs_graph_memory_begin(need, stream)) == -EAGAIN && gs_room_await(&patience)) {
+  }
+  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }

@@ -16,6 +16,16 @@ enum {
   LEVELS_MAX = 21
 };
 
+/* An array that is being created. */
+struct charge {
+  int ordinal; /* GS_NO_DEVICE: nothing is charged */
+  uint64_t bytes;
+  struct gs_maker maker;
+  bool unbacked; /* a sparse array, or one whose memory is mapped later */
+  bool hopeless; /* it does not fit; nothing is charged and the driver is called only to report other errors */
+  void *const *out;
+};
+
 static uint64_t least(uint64_t value) { return value ? value : 1; }
 
 /* Upper bound of the bytes of an element. *wrong: the format is not known with that many channels. */
@@ -127,7 +137,7 @@ static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array,
 
 /* The bytes that the array will need; 0: not known. The array that is queried is in the books too, because a thread
  * that guesses its handle may destroy it. */
-static uint64_t probe(const struct gs_array_charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool mipmap,
+static uint64_t probe(const struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool mipmap,
                       unsigned levels) {
   CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
@@ -148,19 +158,16 @@ static uint64_t probe(const struct gs_array_charge *charge, const CUDA_ARRAY3D_D
 }
 
 /* Whether the array is larger than the device: then the driver refuses it and reports any other error. */
-static bool hopeless(const struct gs_array_charge *charge) {
+static bool hopeless(const struct charge *charge) {
   size_t total = 0;
   return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
 }
 
 /* out: where the handle will be stored. */
-static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap,
-                      unsigned levels) {
-  CUresult result;
+static CUresult begin(struct charge *charge, void *const *out, const struct gs_box *box, bool mipmap, unsigned levels,
+                      struct gs_patience *patience) {
   CUcontext context;
-  *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
-  if (!gs_enter(&result))
-    return result;
+  *charge = (struct charge){.ordinal = GS_NO_DEVICE, .out = out};
   if (!out || !box->given || gs_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return CUDA_SUCCESS; /* an error for the driver to report */
   charge->maker.context = gs_context_owner(context);
@@ -179,7 +186,7 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   charge->bytes = probe(charge, &box->full, mipmap, levels);
   if (charge->bytes == 0)
     charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
-  if (gs_reserve(charge->ordinal, charge->bytes) == 0) {
+  if (gs_reserve(charge->ordinal, charge->bytes, patience) == 0) {
     gs_array_begin(&charge->maker, charge->maker.context);
     return CUDA_SUCCESS;
   }
@@ -191,8 +198,8 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
 }
 
 /* The array exists: replaces the reservation by what the array reports. False: it does not fit. */
-static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
-  if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes) < 0)
+static bool true_up(struct charge *charge, uint64_t needs) {
+  if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes, &(struct gs_patience){0}) < 0)
     return false;
   if (needs < charge->bytes)
     gs_give_back(charge->ordinal, charge->bytes - needs);
@@ -201,7 +208,7 @@ static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
 }
 
 /* After the driver's call. needs_of: asks the array what it needs; destroy: destroys it if it does not fit. */
-static CUresult end(struct gs_array_charge *charge, CUresult result,
+static CUresult end(struct charge *charge, CUresult result,
                     CUresult (*needs_of)(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device),
                     CUresult (*destroy)(const void *array)) {
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
@@ -244,21 +251,30 @@ struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
 
 /* ---- handlers ---------------------------------------------------------------------------------------------------- */
 
-CUresult gs_before_array(struct gs_around_array *around, CUarray *array, struct gs_box box) {
-  return begin(&around->charge, (void *const *)array, &box, false, 1);
+CUresult gs_do_array(const struct gs_call *call, CUarray *array, struct gs_box box) {
+  struct charge charge;
+  struct gs_patience patience = {0};
+  CUresult result;
+  do {
+    result = begin(&charge, (void *const *)array, &box, false, 1, &patience);
+    if (result != CUDA_SUCCESS)
+      return result;
+    result = end(&charge, gs_call(call), array_needs, destroy_array);
+  } while (gs_driver_again(result, charge.ordinal, charge.bytes, &patience));
+  return result;
 }
 
-CUresult gs_after_array(struct gs_around_array *around, CUresult result) {
-  return end(&around->charge, result, array_needs, destroy_array);
-}
-
-CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
-                          unsigned int levels) {
-  return begin(&around->charge, (void *const *)array, &box, true, levels);
-}
-
-CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
-  return end(&around->charge, result, mipmap_needs, destroy_mipmap);
+CUresult gs_do_mipmap(const struct gs_call *call, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
+  struct charge charge;
+  struct gs_patience patience = {0};
+  CUresult result;
+  do {
+    result = begin(&charge, (void *const *)array, &box, true, levels, &patience);
+    if (result != CUDA_SUCCESS)
+      return result;
+    result = end(&charge, gs_call(call), mipmap_needs, destroy_mipmap);
+  } while (gs_driver_again(result, charge.ordinal, charge.bytes, &patience));
+  return result;
 }
 
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {

@@ -17,28 +17,8 @@ struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
 struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
 
-/* An array that is being created. */
-struct gs_array_charge {
-  int ordinal; /* GS_NO_DEVICE: nothing is charged */
-  uint64_t bytes;
-  struct gs_maker maker;
-  bool unbacked; /* a sparse array, or one whose memory is mapped later */
-  bool hopeless; /* it does not fit; nothing is charged and the driver is called only to report other errors */
-  void *const *out;
-};
-
-struct gs_around_array {
-  struct gs_array_charge charge;
-};
-CUresult gs_before_array(struct gs_around_array *around, CUarray *array, struct gs_box box);
-CUresult gs_after_array(struct gs_around_array *around, CUresult result);
-
-struct gs_around_mipmap {
-  struct gs_array_charge charge;
-};
-CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
-                          unsigned int levels);
-CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
+CUresult gs_do_array(const struct gs_call *call, CUarray *array, struct gs_box box);
+CUresult gs_do_mipmap(const struct gs_call *call, CUmipmappedArray *array, struct gs_box box, unsigned int levels);
 
 /* Around the driver's call that makes an array or a mipmapped array of any kind. array: NULL if it made none. The books
  * must have room for one. */

@@ -7,7 +7,7 @@
 #include "interposer/hooks/memory/sharing.h"
 #include "interposer/hooks/memory/stand_in.h"
 #include "interposer/process/device.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 
 CUresult gs_do_address_range(const struct gs_call *call, struct gs_out base, struct gs_out bytes, CUdeviceptr address) {
   struct gs_movable at;

@@ -1,4 +1,6 @@
 /* Memory pools: which device they are charged to, and which blocks they have. pool_charge.c charges them. */
+#include <errno.h>
+
 #include "hooks.h"
 #include "interposer/hooks/memory/pools.h"
 #include "interposer/memory/books/charge.h"
@@ -7,7 +9,6 @@
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/time/streams/streams.h"
 #include "interposer/process/device.h"
-#include "interposer/process/passage.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/memory/pools/pool_charge.h"
 
@@ -75,6 +76,7 @@ struct request {
   uint64_t pool; /* its number, once the allocation is announced */
   int ordinal;
   uint32_t changes; /* counts changes of the device's current pool; read before that was queried */
+  struct gs_patience patience;
 };
 
 /* A capturing stream gets an allocation node of a graph: its memory is allocated when the graph is launched. */
@@ -88,7 +90,13 @@ static bool captures(CUstream stream) {
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-enum outcome { REFUSED, DONE, MOVED /* the driver would take another pool by now */ };
+enum outcome {
+  REFUSED,
+  DONE,
+  MOVED, /* the driver would take another pool by now */
+  AWAY,  /* the grant's room is */
+  FULL   /* the driver's device is, and a moment has passed */
+};
 
 /* Whether the driver would take another pool by now than the one that was looked at. Holds until the device's lock is
  * released, which a change takes. */
@@ -104,7 +112,8 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
   *result = CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->alloc_lock[request->ordinal]);
   bool other = moved(request, request->ordinal);
-  if (!other && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes)) {
+  int rc = other ? 0 : gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes);
+  if (!other && rc == 0) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any known driver does, and over the limit */
@@ -115,7 +124,7 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
   if (*result == CUDA_SUCCESS)
     gs_block_made(request->pool, *request->address, request->bytes, growth.grown, gs_stream_owner(request->stream));
   gs_unlock(&gs_process->alloc_lock[request->ordinal]);
-  return other ? MOVED : fits ? DONE : REFUSED;
+  return other ? MOVED : rc == -EAGAIN ? AWAY : fits ? DONE : REFUSED;
 }
 
 /* The error for a request that does not fit: the driver's, if it would refuse the stream before it looks for memory. */
@@ -128,16 +137,20 @@ static CUresult refusal(CUstream stream) {
   }
 }
 
-/* False: another pool has become the current one. */
+/* False: it is to be tried again, maybe with another pool. */
 static bool allocate(struct request *request, CUresult *result) {
   enum outcome outcome = within_charge(request, result);
   if (outcome == REFUSED && gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
     outcome = within_charge(request, result);
   if (*result != CUDA_SUCCESS)
     gs_pool_unannounce(request->pool);
+  if (outcome == AWAY && !gs_room_await(&request->patience))
+    outcome = REFUSED;
+  if (outcome == DONE && gs_driver_again(*result, request->ordinal, request->bytes, &request->patience))
+    outcome = FULL;
   if (outcome == REFUSED)
     *result = refusal(request->stream);
-  return outcome != MOVED;
+  return outcome == REFUSED || outcome == DONE;
 }
 
 static bool current_pool(struct request *request, int device) {
@@ -173,7 +186,6 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
   CUresult result;
   if (!address || (named && !pool) || captures(stream))
     return gs_call(call);
-  gs_await_memory();
   int device = named ? GS_NO_DEVICE : gs_stream_device(stream);
   for (;;) {
     if (!named && !current_pool(&request, device))

@@ -1,6 +1,6 @@
 #include "interposer/hooks/memory/sharing.h"
 
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/movable.h"
 
 CUresult gs_refuse_moving(uint32_t *said, const char *what) {

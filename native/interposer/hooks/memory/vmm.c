@@ -33,10 +33,27 @@ static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, si
   return reason;
 }
 
+/* Charged memory, with the reservation. */
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                       unsigned long long flags, int ordinal, uint64_t charge) {
+  struct gs_use use;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  bool began = gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE});
+  if (began)
+    result = gs_real.cuMemCreate(handle, size, prop, flags);
+  if (result == CUDA_SUCCESS)
+    gs_object_made(*handle, ordinal, charge, GS_MEMORY);
+  else
+    gs_give_back(ordinal, charge);
+  if (began)
+    gs_use_end(&use);
+  return result;
+}
+
 CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                         unsigned long long flags) {
   CUresult result;
-  struct gs_use use;
+  struct gs_patience patience = {0};
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemCreate(handle, size, prop, flags) : result;
   bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -44,18 +61,11 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
     return refuse(gs_refuse_elsewhere(prop->location.id), handle, size, prop, flags);
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   uint64_t charge = ordinal == GS_NO_DEVICE ? 0 : size; /* host memory, or a request that the driver refuses */
-  if (charge && gs_reserve(ordinal, charge) < 0)
-    return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
-  if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE})) {
-    gs_give_back(ordinal, charge);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  result = gs_real.cuMemCreate(handle, size, prop, flags);
-  if (result == CUDA_SUCCESS)
-    gs_object_made(*handle, ordinal, charge, GS_MEMORY);
-  else
-    gs_give_back(ordinal, charge);
-  gs_use_end(&use);
+  do {
+    if (charge && gs_reserve(ordinal, charge, &patience) < 0)
+      return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
+    result = create(handle, size, prop, flags, ordinal, charge);
+  } while (gs_driver_again(result, ordinal, charge, &patience));
   return result;
 }
 

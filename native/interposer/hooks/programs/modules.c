@@ -13,6 +13,7 @@
 #include "interposer/memory/implicit/implicit.h"
 #include "interposer/memory/implicit/kernels.h"
 #include "interposer/memory/books/life.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/streams/functions.h"
 #include "interposer/hooks/programs/modules.h"
@@ -96,21 +97,30 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
   return result;
 }
 
-CUresult gs_do_module_load_file(const struct gs_call *call, CUmodule *module, const char *path) {
+static CUresult load(const struct gs_call *call, CUmodule *module, struct gs_image_size size, bool wrong) {
   struct loading loading;
+  struct gs_patience patience = {0};
+  CUresult result;
+  do {
+    result = begin(&loading, module, size, wrong);
+    if (result != CUDA_SUCCESS)
+      return result;
+    result = end(&loading, gs_call(call), module);
+  } while (loading.context && gs_driver_again(result, loading.ordinal, loading.bytes, &patience));
+  return result;
+}
+
+CUresult gs_do_module_load_file(const struct gs_call *call, CUmodule *module, const char *path) {
   struct gs_image_size size;
   bool wrong;
   if (!gs_file_size(path, capability_here(), &size, &wrong))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = begin(&loading, module, size, wrong);
-  return result == CUDA_SUCCESS ? end(&loading, gs_call(call), module) : result;
+  return load(call, module, size, wrong);
 }
 
 CUresult gs_do_module_load(const struct gs_call *call, CUmodule *module, const void *image, bool wrong) {
-  struct loading loading;
   wrong = wrong || gs_image_wrong(image, SIZE_MAX);
-  CUresult result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
-  return result == CUDA_SUCCESS ? end(&loading, gs_call(call), module) : result;
+  return load(call, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
 }
 
 void gs_functions_gone(void) {

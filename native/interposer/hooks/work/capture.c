@@ -1,7 +1,7 @@
 #include "interposer/hooks/work/capture.h"
 
 #include "interposer/process/device.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/time/marks/contexts.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/capture.h"

@@ -3,7 +3,7 @@
 #include "interposer/hooks/work/copies.h"
 
 #include "interposer/memory/pools/reserve.h"
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 #include "interposer/residency/movable.h"
 #include "interposer/time/marks/marks.h"
 #include "interposer/time/marks/waits.h"

@@ -14,6 +14,8 @@
  * excess is charged. Each is a struct gs_taken in the books. */
 #include "interposer/memory/implicit/implicit.h"
 
+#include <errno.h>
+
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/books/sizes.h"
@@ -103,28 +105,36 @@ static uint64_t bytes_above(const struct gs_taken *entry, uint32_t what, uint64_
   return to > from ? to - from : 0;
 }
 
+/* 0, or as gs_reserve_here. With implicit_lock held. */
+static int begin_growth(struct gs_growing *growing, struct gs_taken *entry, uint64_t value) {
+  growing->bytes = bytes_above(entry, growing->what, value);
+  growing->grows = growing->what != GS_IMPLICIT_STACK || growing->bytes > entry->sure;
+  if (!growing->grows)
+    return 0;
+  int rc = growing->bytes > entry->bytes ? gs_reserve_here(entry->ordinal, growing->bytes - entry->bytes) : 0;
+  growing->grows = rc == 0;
+  if (rc < 0)
+    return rc;
+  entry->bytes = growing->bytes > entry->bytes ? growing->bytes : entry->bytes;
+  entry->calls++;
+  write_entry(entry);
+  return 0;
+}
+
 CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int ordinal, uint32_t what, uint64_t value) {
+  struct gs_patience patience = {0};
   struct gs_taken entry;
-  CUresult result = CUDA_SUCCESS;
+  int rc;
   *growing = (struct gs_growing){.context = context, .what = what};
   if (!make_entry(context, ordinal, what))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  gs_lock(&gs_process->implicit_lock);
-  if (read_entry(context, what, &entry)) {
-    growing->bytes = bytes_above(&entry, what, value);
-    growing->grows = what != GS_IMPLICIT_STACK || growing->bytes > entry.sure;
-    if (growing->grows && growing->bytes > entry.bytes && gs_reserve(ordinal, growing->bytes - entry.bytes) < 0) {
-      growing->grows = false;
-      result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (growing->grows) {
-      entry.bytes = growing->bytes > entry.bytes ? growing->bytes : entry.bytes;
-      entry.calls++;
-      write_entry(&entry);
-    }
-  }
-  gs_unlock(&gs_process->implicit_lock);
-  return result;
+  do { /* waits without the lock; the entry may go with its context meanwhile */
+    growing->grows = false;
+    gs_lock(&gs_process->implicit_lock);
+    rc = read_entry(context, what, &entry) ? begin_growth(growing, &entry, value) : 0;
+    gs_unlock(&gs_process->implicit_lock);
+  } while (rc == -EAGAIN && gs_room_await(&patience));
+  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 /* Makes the context current if it is not, because `beginning` queries the current one. */
@@ -160,24 +170,30 @@ void gs_implicit_end(const struct gs_growing *growing, bool taken) {
 
 /* ---- code: as many pieces as the sum of all images needs --------------------------------------------------------- */
 
+/* 0, or as gs_reserve_here. With implicit_lock held. */
+static int take_code(struct gs_taken *entry, uint64_t bytes) {
+  uint64_t want = pieces(entry->sure + bytes) * GS_DEVICE_PAGE;
+  int rc = want > entry->bytes ? gs_reserve_here(entry->ordinal, want - entry->bytes) : 0;
+  if (rc < 0)
+    return rc;
+  entry->sure += bytes;
+  entry->bytes = want;
+  write_entry(entry);
+  return 0;
+}
+
 CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
+  struct gs_patience patience = {0};
   struct gs_taken entry;
-  CUresult result = CUDA_SUCCESS;
+  int rc;
   if (!make_entry(context, ordinal, GS_IMPLICIT_CODE))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  gs_lock(&gs_process->implicit_lock);
-  if (read_entry(context, GS_IMPLICIT_CODE, &entry)) {
-    uint64_t want = pieces(entry.sure + bytes) * GS_DEVICE_PAGE;
-    if (want > entry.bytes && gs_reserve(ordinal, want - entry.bytes) < 0) {
-      result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-      entry.sure += bytes;
-      entry.bytes = want;
-      write_entry(&entry);
-    }
-  }
-  gs_unlock(&gs_process->implicit_lock);
-  return result;
+  do {
+    gs_lock(&gs_process->implicit_lock);
+    rc = read_entry(context, GS_IMPLICIT_CODE, &entry) ? take_code(&entry, bytes) : 0;
+    gs_unlock(&gs_process->implicit_lock);
+  } while (rc == -EAGAIN && gs_room_await(&patience));
+  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 void gs_code_give(CUcontext context, uint64_t bytes) {

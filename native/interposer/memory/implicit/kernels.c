@@ -4,6 +4,7 @@
 #include "interposer/memory/implicit/library_code.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
+#include "interposer/process/passage/room.h"
 #include "interposer/time/gate/collectives.h"
 #include "interposer/time/streams/capture.h"
 #include "interposer/time/streams/repeat.h"
@@ -63,9 +64,11 @@ CUresult gs_kernel_look_slow(struct gs_kernel_use *use, CUfunction function, CUs
   use->kernel = hash = collective ? collective_hash(hash) : hash;
   if (!collective || !gs_kernel_known(hash)) {
     CUcontext context = gs_stream_owner(stream);
+    bool before = gs_room_endless_begin();
     result = gs_kernel_need(function, context, &ordinal, &stack);
     if (result == CUDA_SUCCESS && stack > 0)
       result = gs_stack_begin(&use->stack, context, ordinal, stack);
+    gs_room_endless_end(before);
   }
   if (result == CUDA_SUCCESS && collective) {
     use->collective = true;

@@ -1,5 +1,7 @@
 #include "interposer/memory/pools/pool_growth.h"
 
+#include <errno.h>
+
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/books/sizes.h"
@@ -28,18 +30,12 @@ static void go(struct gs_growth *growth, uint64_t coming, uint64_t reserved) {
   gs_pools_unlock();
 }
 
-static bool reserve(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
-  bool fits = gs_reserve_growth(growth->ordinal, bytes) == 0;
-  if (fits)
+/* settles: as for gs_reserve_growth. */
+static int reserve(struct gs_growth *growth, uint64_t coming, uint64_t bytes, bool settles) {
+  int rc = gs_reserve_growth(growth->ordinal, bytes, settles);
+  if (rc == 0)
     go(growth, coming, bytes);
-  return fits;
-}
-
-static bool reserve_now(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
-  bool fits = gs_grow_now(growth->ordinal, bytes, false) == 0;
-  if (fits)
-    go(growth, coming, bytes);
-  return fits;
+  return rc;
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
@@ -65,16 +61,17 @@ static bool within_graphs(struct gs_growth *growth, uint64_t bytes) {
   return room;
 }
 
-static bool begin_graph(struct gs_growth *growth, uint64_t bytes) {
+static int begin_graph(struct gs_growth *growth, uint64_t bytes) {
   uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), step = gs_round_up(bytes, GS_POOL_STEP);
   growth->need = bytes;
   if (within_graphs(growth, bytes))
-    return true;
+    return 0;
   growth->need = step;
-  if (reserve_now(growth, step, step))
-    return true;
+  int rc = reserve(growth, step, step, false);
+  if (rc != -ENOMEM)
+    return rc;
   growth->need = fine;
-  return reserve(growth, fine, fine);
+  return reserve(growth, fine, fine, true);
 }
 
 /* ---- pools of the driver ----------------------------------------------------------------------------------------- */
@@ -118,24 +115,25 @@ static bool fits_in_piece(const struct gs_growth *growth, uint64_t bytes) {
   return fits;
 }
 
-static bool begin_pool(struct gs_growth *growth, uint64_t bytes) {
+static int begin_pool(struct gs_growth *growth, uint64_t bytes) {
   growth->need = gs_round_up(bytes, GS_POOL_STEP);
-  if (reserve_now(growth, growth->need, growth->need))
-    return true;
+  int rc = reserve(growth, growth->need, growth->need, false);
+  if (rc != -ENOMEM)
+    return rc;
   uint64_t most = announce(growth);
   if (fits_in_piece(growth, bytes)) {
     go(growth, 0, 0);
-    return true;
+    return 0;
   }
-  if (reserve(growth, 0, most))
-    return true;
-  withdraw(growth);
-  return false;
+  rc = reserve(growth, 0, most, true);
+  if (rc < 0)
+    withdraw(growth);
+  return rc;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes) {
+int gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes) {
   *growth = (struct gs_growth){.pool = pool, .ordinal = ordinal};
   return gs_is_graph_pool(pool) ? begin_graph(growth, bytes) : begin_pool(growth, bytes);
 }

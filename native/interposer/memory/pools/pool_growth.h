@@ -14,8 +14,8 @@ struct gs_growth {
 };
 
 /* To be called before a call that allocates bytes from the pool; for a pool of the driver, with the device's alloc_lock
- * held until gs_growth_end. False: it does not fit. */
-bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes);
+ * held until gs_growth_end. 0, or as gs_reserve_here. */
+int gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes);
 
 /* To be called, with no lock held, after bytes of the pool did not fit. Completes queued frees of the stream and gives
  * unused memory back, as drivers do when a device is full. False: this is not possible here, or would not help. */

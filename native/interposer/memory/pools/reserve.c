@@ -2,13 +2,17 @@
 
 #include <errno.h>
 
+#include "interposer/memory/books/sizes.h"
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/pools/pool_charge.h"
-#include "interposer/process/passage.h"
+#include "interposer/os/system.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/marks/waits.h"
+#include "interposer/time/streams/capture.h"
 #include "page/page.h"
+
+enum { AGAIN_NS = 20000000 };
 
 static void trace_no_room(int ordinal, uint64_t bytes) {
   if (ordinal < 0 || (uint32_t)ordinal >= gs_process->ndevices)
@@ -31,27 +35,99 @@ static void settle_all(int ordinal) {
   gs_descriptors_settle();
 }
 
-static int reserve(int ordinal, uint64_t bytes, int (*now)(int ordinal, uint64_t bytes, bool patient)) {
+typedef int claim(int ordinal, uint64_t bytes, bool patient);
+
+static bool ever_fits(int ordinal, uint64_t bytes) {
+  return ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
+         bytes <= gs_process->limits->device[ordinal].memory_bytes;
+}
+
+static int reserve(int ordinal, uint64_t bytes, claim *now) {
   int rc = now(ordinal, bytes, false);
-  if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
-      bytes <= gs_process->limits->device[ordinal].memory_bytes) {
+  if (rc < 0 && ever_fits(ordinal, bytes)) {
     settle_all(ordinal);
     rc = now(ordinal, bytes, true);
   }
-  if (rc < 0)
+  return rc;
+}
+
+static bool fits(int ordinal, uint64_t bytes) {
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  uint64_t limit = __atomic_load_n(&pages.limits->device[ordinal].memory_bytes, __ATOMIC_ACQUIRE);
+  uint64_t used = gs_page_used(&pages, (uint32_t)ordinal);
+  return used <= limit && bytes <= limit - used;
+}
+
+/* While the room is away nothing is claimed, not even for a moment: to the daemon it would be taken. */
+static int would_fit(int ordinal, uint64_t bytes) {
+  if (!ever_fits(ordinal, bytes))
+    return -ENOMEM;
+  if (!fits(ordinal, bytes))
+    settle_all(ordinal);
+  return fits(ordinal, bytes) ? -EAGAIN : -ENOMEM;
+}
+
+/* The word is read after the claim, and the daemon reads what is claimed after it has written the word. */
+static int reserve_here(int ordinal, uint64_t bytes, claim *now, bool settles) {
+  if (bytes == 0)
+    return 0;
+  if (gs_room_away())
+    return would_fit(ordinal, bytes);
+  int rc = settles ? reserve(ordinal, bytes, now) : now(ordinal, bytes, false);
+  if (rc < 0 || !gs_room_away())
+    return rc < 0 ? -ENOMEM : 0;
+  if (now == gs_grow_now)
+    gs_grown(ordinal, bytes, 0);
+  else
+    gs_give_back(ordinal, bytes);
+  return -EAGAIN;
+}
+
+static int traced(int rc, int ordinal, uint64_t bytes) {
+  if (rc == -ENOMEM)
     trace_no_room(ordinal, bytes);
   return rc;
 }
 
-/* A grant whose memory is away has no room on the device: what takes some waits until it is back. */
-int gs_reserve(int ordinal, uint64_t bytes) {
-  gs_await_memory();
-  return reserve(ordinal, bytes, gs_reserve_now);
+int gs_reserve_here(int ordinal, uint64_t bytes) {
+  return traced(reserve_here(ordinal, bytes, gs_reserve_now, true), ordinal, bytes);
 }
 
-int gs_reserve_growth(int ordinal, uint64_t bytes) {
-  gs_await_memory();
-  return reserve(ordinal, bytes, gs_grow_now);
+bool gs_reserve_hopeless(int ordinal, uint64_t bytes) {
+  return gs_room_away() && traced(would_fit(ordinal, bytes), ordinal, bytes) == -ENOMEM;
+}
+
+int gs_reserve_growth(int ordinal, uint64_t bytes, bool settles) {
+  int rc = reserve_here(ordinal, bytes, gs_grow_now, settles);
+  return settles ? traced(rc, ordinal, bytes) : rc;
+}
+
+int gs_reserve(int ordinal, uint64_t bytes, struct gs_patience *patience) {
+  int rc;
+  while ((rc = gs_reserve_here(ordinal, bytes)) == -EAGAIN && gs_room_await(patience)) {
+  }
+  return rc;
+}
+
+/* ---- a full device ----------------------------------------------------------------------------------------------- */
+
+/* Whether the device has less than the pages for these bytes, whoever has the others. Where it does not say: true. */
+static bool device_is_full(uint64_t bytes) {
+  size_t free, total;
+  int mode = gs_capture_mode_push();
+  bool full = gs_real.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS || free < gs_round_up(bytes, GS_DEVICE_PAGE);
+  gs_capture_mode_pop(mode);
+  return full;
+}
+
+bool gs_driver_again(CUresult result, int ordinal, uint64_t bytes, struct gs_patience *patience) {
+  if (GS_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || !gs_passage() || ordinal == GS_NO_DEVICE ||
+      (bytes && !device_is_full(bytes)))
+    return false;
+  uint64_t left = gs_patience_left(patience);
+  if (left)
+    gs_nap(left < AGAIN_NS ? left : AGAIN_NS);
+  return left > 0;
 }
 
 static void settle(int ordinal, bool waited) {

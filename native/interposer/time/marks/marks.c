@@ -51,6 +51,9 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint6
   if (mark) {
     mark->event = event;
     mark->segment.unsure |= gs_stream_awaits(stream);
+    /* found idle since its launch arrived, it has left the list, and nobody would reap the mark */
+    if (gs_stream_live(stream))
+      gs_active_add(stream);
   }
   gs_biased_drop(&device->lock);
   if (!mark)

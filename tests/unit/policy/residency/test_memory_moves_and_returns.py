@@ -41,11 +41,13 @@ class Running:
     epoch: int = 0
     failed: str = ""
     wants: bool = False
+    leaves: bool = False
 
 
 @dataclass
 class World:
-    """The page's word, the pool, the ledger, and what others have on the device, which is as large as the limit."""
+    """The page's word, the pool, the ledger, and what others have on the device, which is as large as the limit.
+    `broken`: a process that said that it leaves has not left, or not all of it."""
 
     state: Residency = RESIDENT
     saved: Residency = RESIDENT
@@ -56,20 +58,33 @@ class World:
     pool: int = 20
     reserved: int = 0
     counted: int = 0
+    kept: int = 0
     others: int = 0
+    broken: bool = False
     pids: int = 0
     processes: list[Running] = field(default_factory=list)
     news: list[News] = field(default_factory=list)
 
+    @property
+    def here(self) -> int:
+        return sum(one.here for one in self.processes)
+
+    def looked(self) -> Looked:
+        return Looked(self.now, self.reports(), LIMIT - self.here)
+
     def reports(self) -> tuple[Process, ...]:
         return tuple(
-            Process(one.pid, one.epoch, one.failed, False, one.here + one.hosted, one.hosted, one.wants)
+            Process(one.pid, one.epoch, one.failed, False, one.here + one.hosted, one.hosted, one.wants, one.leaves)
             for one in self.processes
         )
 
     def send(self, event: policy.Event, *, killed_after: int | None = None) -> None:
         """`killed_after`: the daemon is killed once it has carried out as many instructions."""
         after, steps = advance(self.state, event, MOVE_NS)
+        self.broken |= self.state.leaving and bool(self.here) and after.where is Where.SUSPENDED
+        if after.where is Where.RESUMING is not self.state.where:
+            assert self.others + sum(one.here + one.hosted for one in self.processes) <= LIMIT
+            self.broken = False
         for step in steps:
             if isinstance(step, policy.Reserve):
                 if step.size > self.pool:
@@ -82,7 +97,7 @@ class World:
                 return
             match step:
                 case policy.Record():
-                    self.saved = self.state
+                    self.saved, self.kept = self.state, self.counted
                 case policy.Release():
                     assert not any(one.hosted for one in self.processes), "host memory is taken from bytes in it"
                     self.reserved = 0
@@ -104,11 +119,11 @@ class World:
             self.send(Room(self.now, "others have it" if short else ""))
 
     def look(self) -> None:
-        self.send(Looked(self.now, self.reports()))
+        self.send(self.looked())
 
     def restart(self) -> None:
         self.state, self.reserved, self.now = self.saved, 0, self.now + 1
-        self.counted = self.state.hosted_bytes
+        self.counted = self.kept
         returned = False
         self.send(Restarted(self.now, self.epoch, self.hosted, returned, self.ahead))
         self.look()
@@ -137,7 +152,7 @@ class Moves(RuleBasedStateMachine):
         why = data.draw(st.sampled_from(["", "", "", "its work goes on"]))
         if one.epoch == world.epoch and not one.failed:
             return
-        one.epoch, one.failed = world.epoch, why
+        one.epoch, one.failed, one.leaves = world.epoch, why, False
         if not why and world.hosted:
             one.here, one.hosted = 0, one.here + one.hosted
         elif not why:
@@ -152,7 +167,10 @@ class Moves(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(world.processes))
         if one.epoch == world.epoch:
             return
-        if world.hosted and one.here:
+        if world.hosted and one.here and not one.leaves:
+            one.leaves = True
+            world.look()
+        elif world.hosted and one.here:
             one.here, one.hosted = one.here - 1, one.hosted + 1
         elif not world.hosted and one.hosted:
             one.here, one.hosted = one.here + 1, one.hosted - 1
@@ -207,7 +225,7 @@ class Moves(RuleBasedStateMachine):
 
     @rule(killed=st.integers(0, 3))
     def daemon_is_killed_while_it_looks(self, killed: int) -> None:
-        self.world.send(Looked(self.world.now, self.world.reports()), killed_after=killed)
+        self.world.send(self.world.looked(), killed_after=killed)
         self.world.restart()
 
     @rule(ns=st.integers(1, 2 * MOVE_NS))
@@ -217,17 +235,19 @@ class Moves(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, LIMIT))
     def others_take_what_is_free(self, size: int) -> None:
-        self.world.others = min(size, self.world.counted)
-        self.world.look()
+        world = self.world
+        expected = world.state.hosted_bytes if world.state.leaving else world.counted
+        world.others = min(size, max(world.others, expected))
+        world.look()
 
     @invariant()
     def every_byte_has_a_place(self) -> None:
         world = self.world
         assert sum(one.hosted for one in world.processes) <= world.reserved
-        here = sum(one.here for one in world.processes)
-        assert here <= LIMIT - world.counted, "the room is another's"
-        assert world.others <= world.counted
-        assert world.counted <= world.reserved
+        assert world.broken or world.here <= LIMIT - world.counted, "the room is another's"
+        assert world.others <= (world.state.hosted_bytes if world.state.leaving else world.counted)
+        assert world.counted <= LIMIT
+        assert world.reserved or not world.counted
         assert world.ahead == (world.state.ahead and world.state.where is Where.RESIDENT)
         assert not world.ahead or world.reserved == world.state.reserved_bytes > 0
 
@@ -240,7 +260,7 @@ class Moves(RuleBasedStateMachine):
             world.send(Resume(world.now))
             for _ in range(8):
                 for one in world.processes:
-                    one.epoch, one.failed = world.epoch, ""
+                    one.epoch, one.failed, one.leaves = world.epoch, "", False
                     if world.hosted:
                         one.here, one.hosted = 0, one.here + one.hosted
                     else:

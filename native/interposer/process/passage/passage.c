@@ -1,4 +1,4 @@
-#include "interposer/process/passage.h"
+#include "interposer/process/passage/passage.h"
 
 #include "interposer/os/latch.h"
 
@@ -13,10 +13,8 @@ bool gs_passage_start(void) {
   struct gs_passage *passage = gs_private_map(sizeof *passage);
   if (!passage)
     return false;
-  uint32_t word = __atomic_load_n(&state->limits->device[0].residency, __ATOMIC_ACQUIRE);
-  /* a process that joins a grant whose memory is away has none, but no room for any either */
-  passage->state = (word & ((1u << GS_RESIDENCY_SHIFT) - 1)) == GS_HOSTED ? GS_AWAY : GS_OPEN;
-  passage->word = word;
+  /* a process that joins a grant whose memory is away has none there: it waits for room only (room.h) */
+  passage->word = __atomic_load_n(&state->limits->device[0].residency, __ATOMIC_ACQUIRE);
   state->passage = passage;
   return true;
 }
@@ -45,43 +43,70 @@ void gs_memory_wanted(struct gs_passage *passage) {
     gs_mover_call(passage);
 }
 
-static void await(struct gs_passage *passage, uint32_t seen) {
+uint64_t gs_patience_left(struct gs_patience *patience) {
+  uint64_t now = gs_now();
+  if (patience->until == 0)
+    patience->until =
+        now + (uint64_t)__atomic_load_n(&gs_process->limits->allocation_wait_ms, __ATOMIC_RELAXED) * 1000000;
+  return patience->until > now ? patience->until - now : 0;
+}
+
+/* patience: NULL if it has no end. False: it is over. */
+static bool await(struct gs_passage *passage, uint32_t seen, struct gs_patience *patience) {
+  uint64_t left = patience ? gs_patience_left(patience) : 0;
+  if (patience && left == 0)
+    return false;
   __atomic_add_fetch(&passage->wants, 1, __ATOMIC_SEQ_CST);
   if (seen == GS_AWAY)
     gs_memory_wanted(passage);
-  gs_futex_wait(&passage->state, seen, 0, false);
+  gs_futex_wait(&passage->state, seen, left, false);
   __atomic_sub_fetch(&passage->wants, 1, __ATOMIC_SEQ_CST);
+  return true;
 }
 
 static bool passes(uint32_t state, uint32_t most) { return state == GS_OPEN || state == most; }
 
 /* most: GS_AWAY if the call does not need the memory, else GS_OPEN. */
-static void enter(struct gs_passage *passage, uint32_t most) {
-  if (depth++ > 0)
-    return;
+static bool pass(struct gs_passage *passage, uint32_t most, struct gs_patience *patience) {
   for (;;) {
     go_in(passage);
     uint32_t state = __atomic_load_n(&passage->state, __ATOMIC_SEQ_CST);
     if (passes(state, most))
-      return;
+      return true;
     go_out(passage);
     if (state == GS_WATCHED)
       end_watch(passage);
-    else
-      await(passage, state);
+    else if (!await(passage, state, patience))
+      return false;
   }
 }
 
-void gs_touch_enter(struct gs_passage *passage) {
+/* For the daemon, which sees by it that the program is not idle. */
+static void touched(void) {
   if (depth == 0)
     __atomic_add_fetch(&gs_process->slot->touched, 1, __ATOMIC_RELAXED);
-  enter(passage, GS_OPEN);
+}
+
+void gs_touch_enter(struct gs_passage *passage) {
+  touched();
+  if (depth++ == 0)
+    pass(passage, GS_OPEN, NULL);
+}
+
+bool gs_touch_begin_for(struct gs_patience *patience) {
+  struct gs_passage *passage = gs_passage();
+  if (passage)
+    touched();
+  if (passage && depth == 0 && !pass(passage, GS_OPEN, patience))
+    return false;
+  depth += passage != NULL;
+  return true;
 }
 
 void gs_settled_enter(struct gs_passage *passage) {
-  enter(passage, GS_AWAY);
-  if (depth > 1)
+  if (depth++ > 0)
     return;
+  pass(passage, GS_AWAY, NULL);
   /* waits for a piece that is being copied ahead, whose memory the call may end */
   gs_lock(&passage->piece);
   gs_unlock(&passage->piece);
@@ -92,14 +117,20 @@ void gs_passage_leave(struct gs_passage *passage) {
     go_out(passage);
 }
 
-bool gs_none_inside(void) { return __atomic_load_n(&gs_passage()->inside, __ATOMIC_SEQ_CST) == 0; }
-
-void gs_await_memory(void) {
-  struct gs_passage *passage = gs_passage();
-  uint32_t state;
-  while (passage && depth == 0 && (state = __atomic_load_n(&passage->state, __ATOMIC_SEQ_CST)) == GS_AWAY)
-    await(passage, state);
+bool gs_passage_step_out(void) {
+  if (depth > 0)
+    go_out(gs_passage());
+  return depth > 0;
 }
+
+void gs_passage_step_in(bool inside, bool waits) {
+  if (inside && waits)
+    pass(gs_passage(), GS_OPEN, NULL);
+  else if (inside)
+    go_in(gs_passage());
+}
+
+bool gs_none_inside(void) { return __atomic_load_n(&gs_passage()->inside, __ATOMIC_SEQ_CST) == 0; }
 
 bool gs_submission_passes(struct gs_passage *passage) {
   if (__atomic_load_n(&passage->state, __ATOMIC_SEQ_CST) == GS_WATCHED)

@@ -35,7 +35,9 @@ struct gs_passage {
   const void *last;    /* gs_self of the thread that runs exit handlers; NULL: none does */
   uint32_t last_wants; /* 1: it has waited for hosted memory */
   uint32_t launch_lock;
-  uint32_t word; /* the residency word that `state` began with, for the mover; constant */
+  uint32_t word; /* the residency word at the start, for the mover; constant */
+  /* the residency word under which memory has come back although the word says GS_HOSTED, for lack of a daemon; 0: none */
+  uint32_t returned;
   struct gs_launch_word launch[GS_LAUNCH_WORDS];
 };
 
@@ -58,6 +60,21 @@ static inline void gs_touch_end(void) {
     gs_passage_leave(gs_passage());
 }
 
+/* For how long a call waits that the program may be refused: {0} as it begins. */
+struct gs_patience {
+  uint64_t until; /* gs_now; 0: it has not waited yet */
+};
+/* The ns that are left of `allocation_wait_ms`, of which the first such question is the beginning. 0: none. */
+uint64_t gs_patience_left(struct gs_patience *patience);
+
+/* gs_touch_begin for a call that the program may be refused. False: patience is over, and the thread is not inside. */
+bool gs_touch_begin_for(struct gs_patience *patience);
+
+/* For a thread inside that has to wait for something else: meanwhile it is not inside. gs_passage_step_out returns whether
+ * it was, gs_passage_step_in takes that; with `waits` false it comes in although memory is away, only to leave. */
+bool gs_passage_step_out(void);
+void gs_passage_step_in(bool inside, bool waits);
+
 /* Around a call that changes what a move relies on: which allocations, contexts and captures there are. Waits while
  * memory moves, but not while it is hosted. */
 void gs_settled_enter(struct gs_passage *passage);
@@ -69,9 +86,6 @@ static inline void gs_settled_end(void) { gs_touch_end(); }
 
 /* Whether no thread is inside; with the passage closed (GS_MOVING), none comes. */
 bool gs_none_inside(void);
-
-/* Waits until the memory is back, unless the thread is inside. For calls that only need room on the device. */
-void gs_await_memory(void);
 
 /* Notes that a thread wants hosted memory, which wakes the mover; to be called again after each wait. */
 void gs_memory_wanted(struct gs_passage *passage);
