@@ -255,7 +255,7 @@ class Room:
             if place.device != device or not self._can_leave(live, now):
                 continue
             sums = reports.sums(live)
-            if not sums.movable_bytes:
+            if not sums.movable_bytes and not reports.free(live):
                 continue
             yield Resident(
                 grant=live.id,

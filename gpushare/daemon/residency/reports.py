@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gpushare._native import lib
+from gpushare.binding import pages
 from gpushare.binding.page_words import Move, SlotUsage
 from gpushare.daemon.state.live import Live
 from gpushare.policy.residency.residency import Process
@@ -87,17 +88,24 @@ def sums(live: Live) -> Sums:
 
 def free(live: Live) -> int:
     """How much of its limit nothing of a grant takes on its device, by what its processes say."""
-    held = sum(max(0, one.memory_bytes - one.hosted_bytes) for one in said(live)) + live.uncharged(ORDINAL)
-    return max(0, live.record.places[ORDINAL].memory_bytes - held)
+    return max(0, _limit(live) - _held(live) + sum(min(one.hosted_bytes, one.memory_bytes) for one in said(live)))
 
 
 def leaving(live: Live) -> int:
-    """How much of the room of a grant's device is free once its movable memory is away: its limit, less what stays. No
-    call takes more of the device until its memory is wanted back."""
-    limit = live.record.places[ORDINAL].memory_bytes
-    words = said(live)
-    held = sum(one.memory_bytes for one in words) + live.uncharged(ORDINAL)
-    return max(0, limit - max(0, held - sum(min(one.movable_bytes, one.memory_bytes) for one in words)))
+    """How much of its limit is free once its movable memory is away: all but what stays. No call takes more of the
+    device until its memory is wanted back."""
+    return max(0, _limit(live) - _held(live) + sum(min(one.movable_bytes, one.memory_bytes) for one in said(live)))
+
+
+def _limit(live: Live) -> int:
+    return live.record.places[ORDINAL].memory_bytes
+
+
+def _held(live: Live) -> int:
+    """With what calls in progress may take, and what the driver counts besides."""
+    if live.limits is None or live.usage is None:
+        return 0
+    return pages.held(live.limits, live.usage, ORDINAL)[1] + live.uncharged(ORDINAL)
 
 
 def divided(sums: Sums, held_bytes: int) -> dict[str, int]:

@@ -137,7 +137,9 @@ class Residency:
                 raise RefusedError("it is in host memory already, and what it still has on loan cannot be moved")  # noqa: TRY301
             if cannot is not None:
                 self._cannot[live.id] = cannot
-            self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable, reports.fixed_now(live)))
+            free = reports.free(live) if by is not By.PERSON else 0
+            fixed = reports.fixed_now(live)
+            self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable, fixed, free))
         except RefusedError as refusal:
             self._cannot.pop(live.id, None)
             self.suspends[by, "refused"] += 1

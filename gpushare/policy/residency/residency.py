@@ -94,13 +94,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Its memory is to leave. `movable_bytes`: how much of it can. `fixed`: what cannot, in words."""
+    """Its memory is to leave. `movable_bytes`: how much of it can. `free_bytes`: what of its room is free even so, if
+    that is reason enough. `fixed`: what cannot be moved, in words."""
 
     now_ns: int
     by: By
     hold: bool
     movable_bytes: int
     fixed: str = ""
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
     gets_on = now.woken and (now.where is Where.RESUMING or event.now_ns < (now.stays_ns or 0))
     if gets_on and event.by is By.PERSON and not event.hold:
         raise RefusedError("a call of its programs has just brought it back: ask again in a moment")
-    if event.movable_bytes <= 0:
+    if event.movable_bytes <= 0 and event.free_bytes <= 0:
         raise RefusedError("none of its memory can be moved" + (f": {event.fixed}" if event.fixed else ""))
     size = max(now.reserved_bytes, event.movable_bytes)
     leaving = Residency(
@@ -277,6 +279,8 @@ def _copy_ahead(now: Residency, movable: int) -> tuple[Residency, Steps]:
 
 
 def _resume(now: Residency, event: Resume, move_ns: int) -> tuple[Residency, Steps]:
+    if now.where is Where.SUSPENDING and now.leaving:
+        return replace(now, hold=False, back=True), (Record(),)  # once it is away: others may be coming in
     if now.where is Where.SUSPENDING:
         return _give_up(now, event.now_ns, "it was resumed meanwhile", move_ns)
     if now.where is not Where.SUSPENDED or (now.back and not now.hold):
@@ -306,12 +310,17 @@ def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Step
     return coming, (Count(0), Record(), Write(hosted=False))
 
 
-def _give_up(now: Residency, now_ns: int, why: str, move_ns: int) -> tuple[Residency, Steps]:
+def _give_up(
+    now: Residency, now_ns: int, why: str, move_ns: int, event: Looked | None = None
+) -> tuple[Residency, Steps]:
     """Calls processes back whose room on the device was never counted as free. Where others may have begun to come in,
-    that has to be found again first."""
-    if now.leaving:
-        away = replace(now, where=Where.SUSPENDED, leaving=False, back=True, why=why, deadline_ns=None)
-        return away, (Count(now.hosted_bytes), Record(), Tell(News.FAILED), AskRoom())
+    what has left counts as away, and its room has to be found again first."""
+    if now.leaving and event is not None:
+        hosted = sum(one.hosted_bytes for one in event.processes)
+        away = replace(
+            now, where=Where.SUSPENDED, leaving=False, hosted_bytes=hosted, back=True, why=why, deadline_ns=None
+        )
+        return away, (Count(event.free_bytes), Record(), Tell(News.FAILED), AskRoom())
     coming, steps = _come_in(replace(now, why=why), now_ns, move_ns)
     return coming, (*steps, Tell(News.FAILED))
 
@@ -340,7 +349,7 @@ def _is_not_away(one: Process, now: Residency) -> bool:
 def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
     failed = next((one.failed for one in event.processes if one.failed and one.epoch == now.epoch), "")
     if failed:
-        return _give_up(now, event.now_ns, failed, move_ns)
+        return _give_up(now, event.now_ns, failed, move_ns, event)
     left = [one for one in event.processes if one.epoch != now.epoch and (one.movable_bytes or one.hosted_bytes)]
     if left:
         if now.deadline_ns is not None and event.now_ns < now.deadline_ns:
@@ -349,12 +358,13 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
             going = sum(one.movable_bytes for one in event.processes) - sum(one.hosted_bytes for one in event.processes)
             return replace(now, leaving=True, hosted_bytes=event.free_bytes + going), (Record(), Tell(News.LEAVING))
         pids = ", ".join(str(one.pid) for one in left[:3])
-        return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns)
+        return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns, event)
     hosted = min(now.reserved_bytes, sum(one.hosted_bytes for one in event.processes))
-    if not hosted:
-        return _give_up(now, event.now_ns, "none of its memory can be moved any more", move_ns)
+    if not hosted and not (event.free_bytes and now.by is not By.PERSON):
+        return _give_up(now, event.now_ns, "none of its memory can be moved any more", move_ns, event)
     away = replace(now, where=Where.SUSPENDED, leaving=False, hosted_bytes=hosted, deadline_ns=None)
-    return away, (Count(max(hosted, event.free_bytes)), Record(), Tell(News.MOVED))
+    again = (AskRoom(),) if now.back else ()
+    return away, (Count(max(hosted, event.free_bytes)), Record(), Tell(News.MOVED), *again)
 
 
 def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:

@@ -7,7 +7,7 @@ another borrower). An owner is a grant none of whose memory is on loan: all owne
 only borrowers ever take turns.
 
 A grant's turn is at least as long as what makes the time that goes into moving memory a small part of it: with a swap
-of T ns, Q = T (1 - x) / x leaves 1 - x of the time to work.
+of T ns, one out and the other in, Q = T / x costs x of the time of work.
 """
 
 import enum
@@ -121,7 +121,7 @@ class Link:
     def turn_ns(self, out: int, into: int, *, training: bool = False) -> int:
         """How long a grant stays, at least, for whose turn `out` bytes are moved away and `into` bytes brought in."""
         share = TRAINING_SHARE if training else SWAP_SHARE
-        least = int(self.copy_ns(max(out, into)) * (1 - share) / share)
+        least = int(self.copy_ns(out + into) / share)
         return max(least, min(TURN_MOST_NS, least * self.factor))
 
 

@@ -115,8 +115,7 @@ class World:
                 case policy.AskRoom():
                     asked = True
         if asked and killed_after is None:
-            short = self.state.hosted_bytes > LIMIT - self.others - (LIMIT - self.counted)
-            self.send(Room(self.now, "others have it" if short else ""))
+            self.send(Room(self.now, "others have it" if self.others else ""))
 
     def look(self) -> None:
         self.send(self.looked())
@@ -245,7 +244,8 @@ class Moves(RuleBasedStateMachine):
         world = self.world
         assert sum(one.hosted for one in world.processes) <= world.reserved
         assert world.broken or world.here <= LIMIT - world.counted, "the room is another's"
-        assert world.others <= (world.state.hosted_bytes if world.state.leaving else world.counted)
+        promised = world.state.hosted_bytes if world.state.leaving else world.counted
+        assert world.broken or world.others <= promised
         assert world.counted <= LIMIT
         assert world.reserved or not world.counted
         assert world.ahead == (world.state.ahead and world.state.where is Where.RESIDENT)
