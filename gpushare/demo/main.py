@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.demo import screen
+from gpushare.demo.notebooks import show as notebooks_show
+from gpushare.demo.notebooks.script import Device
+from gpushare.demo.notebooks.story import Story as NotebooksStory
+from gpushare.demo.notebooks.verdict import claims as notebooks_claims
 from gpushare.demo.stage import stage
 from gpushare.demo.story import BORROWER, OWNER, Story
 from gpushare.demo.teams import show
@@ -18,6 +22,8 @@ from gpushare.paths import HOOK, INTERPOSERS, LIB_DIR, RUNTIME_WRAPPER
 
 CONTAINERS_SECONDS = 5.0
 TEAMS_SECONDS = 2.0
+NOTEBOOKS_SECONDS = 3.0
+NOTEBOOKS_DEVICE = Device()
 _PROGRAM = LIB_DIR / "gpushare-spin"
 
 Result = tuple[dict[str, Any], list[Claim]]
@@ -56,7 +62,20 @@ def teams(phase_seconds: float | None, *, quiet: bool) -> Result:
     return show.as_json(outcomes, found), found
 
 
-SCENARIOS: dict[str, Callable[..., Result]] = {"containers": containers, "teams": teams}
+def notebooks(phase_seconds: float | None, *, quiet: bool) -> Result:
+    """Notebooks that lend their idle memory, on one simulated device; otherwise as `containers`."""
+    _check(*INTERPOSERS, LIB_DIR / "spin.ptx", LIB_DIR / "words.ptx")
+    device = NOTEBOOKS_DEVICE
+    view = None if quiet else notebooks_show.Screen(device)
+    with stage(_silence if quiet else screen.step, f"1x{device.size}", device.model) as (node, where, _):
+        if view is not None:
+            view.begin()
+        facts = NotebooksStory(node, where, device, phase_seconds or NOTEBOOKS_SECONDS, view).play()
+    found = notebooks_claims(facts)
+    return notebooks_show.as_json(facts, found), found
+
+
+SCENARIOS: dict[str, Callable[..., Result]] = {"containers": containers, "teams": teams, "notebooks": notebooks}
 
 
 def _silence(_: Any) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ class Node:
         """The socket of the demo's own daemon."""
         return self._layout.socket
 
-    def start(self, simulate: str = "") -> Any:
+    def start(self, simulate: str = "", model: Mapping[str, str] | None = None) -> Any:
         """Starts the daemon; returns the node's facts once it answers. `simulate`: devices to simulate; empty: one if
-        there is no driver."""
+        there is no driver. `model`: settings of the simulator, GPUSHARE_SIM_..."""
         command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
         if simulate or not has_driver():
             command += ["--simulate", simulate or SIMULATED_DEVICE]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, **(model or {}), "PYTHONPATH": str(Path(__file__).parents[2])}
         with open(self._log, "wb") as log, uninterrupted():
             self._process = subprocess.Popen(
                 command,

@@ -74,6 +74,13 @@ class Program:
         """Returns the answer to the command that was sent."""
         return self._answer(ANSWER_SECONDS)
 
+    def answered(self, seconds: float) -> dict[str, Any] | None:
+        """Returns the answer to the command that was sent; None: there is none within `seconds`."""
+        try:
+            return self._checked(self._answers.get(timeout=seconds))
+        except queue.Empty:
+            return None
+
     def leave(self) -> None:
         """Asks it to end, which it does when the device work that it waits for is done."""
         if self._process is not None and self._process.stdin is not None:
@@ -112,10 +119,11 @@ class Program:
         self._answers.put(None)
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        try:
-            found = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            raise FailedError(f"{self.what} does not answer within {seconds:.0f} s") from None
+        if (found := self.answered(seconds)) is None:
+            raise FailedError(f"{self.what} does not answer within {seconds:.0f} s")
+        return found
+
+    def _checked(self, found: dict[str, Any] | None) -> dict[str, Any]:
         if found is None:
             raise FailedError(self._epitaph())
         if found.get("event") == "error":

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ REMOVE_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def stage(say: Callable[[str], None], simulate: str = "") -> Iterator[tuple[Node, Path, Any]]:
-    """Yields (node, directory for files, facts of the node). `simulate`: as in Node.start. Raises GpushareError."""
+def stage(
+    say: Callable[[str], None], simulate: str = "", model: Mapping[str, str] | None = None
+) -> Iterator[tuple[Node, Path, Any]]:
+    """Yields (node, directory for files, facts of the node). `simulate`, `model`: as in Node.start. Raises
+    GpushareError."""
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(interruptible())
         with uninterrupted():
@@ -30,7 +33,7 @@ def stage(say: Callable[[str], None], simulate: str = "") -> Iterator[tuple[Node
         node = Node(where / "node")
         (where / "node").mkdir()
         cleanup.callback(node.end)
-        yield node, where, node.start(simulate)
+        yield node, where, node.start(simulate, model)
 
 
 @uninterrupted()

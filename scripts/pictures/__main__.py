@@ -73,6 +73,8 @@ STEPS: list[tuple[str, Callable[[], None]]] = [
     ("README.md: its verdict", write_verdict),
     ("docs/pictures/demo-teams.svg: gpushare demo --scenario teams",
      lambda: played("demo-teams.svg", 22, 4, "--scenario", "teams")),
+    ("docs/pictures/demo-notebooks.svg: gpushare demo --scenario notebooks",
+     lambda: played("demo-notebooks.svg", 22, 3, "--scenario", "notebooks")),
     ("docs/pictures/usage.svg: gpushare usage --format svg", used),
     ("docs/pictures/dashboard-*.png: gpushare dashboard", seen),
 ]  # fmt: skip

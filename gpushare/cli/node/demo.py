@@ -18,21 +18,22 @@ class DemoCommand(Command):
     examples = (
         ("sudo gpushare demo", "two containers on one device"),
         ("sudo gpushare demo --scenario teams", "teams with quotas on eight simulated devices, about a minute"),
+        ("sudo gpushare demo --scenario notebooks", "notebooks and a trainer with more memory than the device has"),
         ("sudo gpushare demo --phase-seconds 2 --json", "shorter, with the result as JSON"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--scenario",
-            choices=("containers", "teams"),
+            choices=("containers", "teams", "notebooks"),
             default="containers",
             help="containers: two under runc on one device (default); teams: quotas, lending and reclaim on eight"
-            " simulated devices",
+            " simulated devices; notebooks: idle memory is lent and comes back, on one",
         )
         parser.option(
             "--phase-seconds",
             "S",
-            "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams)",
+            "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams, 3 for notebooks)",
             _seconds,
         )
         add_json(parser)

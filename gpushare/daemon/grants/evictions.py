@@ -10,7 +10,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -72,6 +72,11 @@ class Evictions:
         for live in self._state:
             with contextlib.suppress(OSError):
                 grantfiles.remove_eviction(self._state.layout, live.id)
+
+    def served_first(self, before: Callable[[str], Iterable[tuple[str, Asked | Back]]]) -> None:
+        """`before`: by the key of a want, with their keys, wants that are served before it from memory of grants that
+        do nothing: what those leave is not there for it."""
+        self._node.before = before
 
     def close(self) -> None:
         """Asks nobody any more: removes the eviction files."""

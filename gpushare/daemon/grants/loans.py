@@ -1,8 +1,9 @@
 """The node as gpushare.policy.loans.recall asks about it: who has memory on loan, and what would fit."""
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -87,6 +88,8 @@ class Node:
         self._state, self._wanted, self._missing, self._all = state, wanted, missing, all_leaving
         self.away: Collection[str] = ()
         """Grants whose memory counts as away."""
+        self.before: Callable[[str], Iterable[tuple[str, Asked | Back]]] = lambda _: ()
+        """What is served before a want, from memory of those who are leaving."""
 
     def fits(self, wants: Sequence[str], gone: Collection[str], away: Collection[str] = ()) -> bool:
         """See World. `away`: grants whose memory will be away, besides those that are about to leave."""
@@ -102,8 +105,14 @@ class Node:
                 draft.put(live.id, live.asked, without(live))
         for grant in gone:
             draft.drop(grant)
+        counted = set(wants)
         try:
             for key in wants:
+                for other, wanted in self.before(key):
+                    if other not in counted:
+                        counted.add(other)
+                        with contextlib.suppress(GpushareError):
+                            put(self._state, draft, other, wanted)
                 put(self._state, draft, key, self._wanted[key])
         except GpushareError:
             return None

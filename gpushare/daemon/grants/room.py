@@ -66,6 +66,7 @@ class Room:
         self.links = {device.id: Link() for device in state.devices}
         self._pressures = Pressures(state, devices, self.links)
         self.promises = self._wants.promises
+        evictions.served_first(self._served_first)
 
     def close(self) -> None:
         """Nobody is told to leave any more."""
@@ -225,6 +226,10 @@ class Room:
     def _keys(self, waiting: Waiting) -> list[str]:
         """The keys of the wants that are served before this one, and its own."""
         return [*(one.want.key for one in self._wants.before(waiting.want.key, waiting.want)), waiting.want.key]
+
+    def _served_first(self, key: str) -> Iterator[tuple[str, Asked | Back]]:
+        """The owners' wants that are served before this one, by room that is made for them."""
+        return ((one.want.key, one.wanted) for one in self._wants.before(key) if one.want.owner and one.made)
 
     def _leave(self, waiting: Waiting, live: Live, why: Why) -> None:
         def stays(reason: str) -> None:

@@ -120,6 +120,24 @@ def test_a_borrower_that_works_is_moved_where_that_is_not_enough(client, noteboo
     assert "suspended" in (one.where, other.where)
 
 
+def test_two_owners_at_once_do_not_wait_for_each_other(client, notebook):
+    """What an idle borrower leaves for one is not there for the other: the borrower that works is asked at once."""
+    one, other = (notebook(gpu="0", memory="7GiB").holds(movable=6 * GIB).suspended() for _ in range(2))
+    loan = {"gpu": "0", "time": "0"}
+    rests = notebook(memory="8GiB", borrow_memory="8GiB", **loan).holds(movable=7 * GIB)
+    works = working(notebook(memory="5GiB", borrow_memory="5GiB", **loan).holds(movable=4 * GIB))
+    works("follow")
+    idle(client, rests, memory=8 * GIB)
+    one("wants")
+    until(lambda: rests.where == "suspending", "it is to leave for one of them")
+    other("wants")
+    works.comes_to("suspended")
+    assert rests.where == "suspending"
+    rests("carry")
+    one.comes_to("resident")
+    other.comes_to("resident")
+
+
 def test_borrowers_take_turns(client, notebook):
     """Neither ever pauses, and both get on; an owner has its room before either."""
     loan = {"memory": "12GiB", "time": "0", "borrow_memory": "12GiB", "class": "interactive"}
