@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _NEVER_NS = 1 << 62
 _REMEMBERED_NS = 30 * 10**9
-"""For so long a request is remembered that is not made again, beyond the time in which there should be room for it."""
+"""For so long a request is remembered that is not made again, beyond the time in which others leave for it."""
 _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
 _LEAVES_NS, _SLOWER = 2 * 10**9, 4
@@ -290,8 +290,12 @@ class Room:
         return self.links[_device(live)].copy_ns(sums.movable_bytes - sums.clean_bytes)
 
     def _estimate_ns(self, waiting: Waiting, now: int) -> int:
+        return self._left_ns(waiting) + max(0, (waiting.until_ns or now) - now)
+
+    def _left_ns(self, waiting: Waiting) -> int:
+        """How long those take that were told to leave for it."""
         leaving = (self._state.live(grant) for grant in waiting.leaving if grant in self._state)
-        return max(map(self._leaves_ns, leaving), default=0) + max(0, (waiting.until_ns or now) - now)
+        return max(map(self._leaves_ns, leaving), default=0)
 
     def _said(self, waiting: Waiting, now: int) -> str:
         """Where the want is, in words."""
@@ -312,7 +316,7 @@ class Room:
         for waiting in self._wants:
             if isinstance(waiting.wanted, Back):
                 self._residency.looked(waiting.wanted.live)
-            elif now >= waiting.asked_ns + _REMEMBERED_NS + self._estimate_ns(waiting, now):
+            elif now >= waiting.asked_ns + _REMEMBERED_NS + self._left_ns(waiting):
                 self._wants.forget(waiting.want.key)
             else:
                 self._act(waiting, now)
