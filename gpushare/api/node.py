@@ -1,5 +1,5 @@
-"""Wire types of a node's walls, which contain a workload that bypasses the interposer, and of draining its devices: a
-drained one takes no new grants, and its present ones continue."""
+"""Wire types of a node's walls, which contain a workload that bypasses the interposer, of draining its devices: a
+drained one takes no new grants, and its present ones continue; and of losing simulated ones."""
 
 from typing import Annotated, Literal
 
@@ -71,3 +71,9 @@ class UndrainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """`device`: as in DrainRequest."""
 
     device: DeviceName
+
+
+class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`lost`: the simulated device answers no request, and its work pauses."""
+
+    lost: bool

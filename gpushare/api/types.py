@@ -365,18 +365,13 @@ class Node(Struct, kw_only=True):
     host_pool: HostPool
 
 
-class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`lost`: the simulated device answers no request, and its work pauses."""
-
-    lost: bool
-
-
 class Event(Struct, kw_only=True):
     """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding or part of a gang as
     of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
     nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back."""
+    have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back.
+    MemoryPressure: for too long, borrowers of a device's memory have kept each other from working."""
 
     rv: int
     epoch: int

@@ -111,7 +111,9 @@ class NodeContext:
         engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
         self.devices = Devices(state, self.backend, arbiter, self.simulator)
         self.evictions = Evictions(state, self.transitions, engines)
-        self.room = self.residency.recall = Room(state, self.residency, self.ahead, self.evictions, self.devices)
+        self.room = self.residency.recall = Room(
+            state, self.residency, self.ahead, self.evictions, self.devices.publish
+        )
         self.ahead.looked = self.room.looked
         self.walls = Walls(
             state,

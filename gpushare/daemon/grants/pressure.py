@@ -2,14 +2,15 @@
 gpushare.policy.residency.pressure decides. Called on the event loop only."""
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from gpushare.daemon.devices.devices import Devices
+from gpushare.api.types import Name
 from gpushare.daemon.grants.loans import on_loan
 from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
+from gpushare.node.devices import Device
 from gpushare.policy.residency.pressure import Measure, Pressure
 from gpushare.policy.residency.room import SWAP_SHARE, TRAINING_SHARE, Link
 from gpushare.policy.residency.states import Where
@@ -26,10 +27,10 @@ _SAID = {
 
 
 class Pressures:
-    """`links`: by id of the device."""
+    """`links`: by id of the device. `publish`: puts a device into the watch stream, with the name of what happened."""
 
-    def __init__(self, state: State, devices: Devices, links: dict[str, Link]) -> None:
-        self._state, self._devices, self._links = state, devices, links
+    def __init__(self, state: State, publish: Callable[[Device, Name], object], links: dict[str, Link]) -> None:
+        self._state, self._publish, self._links = state, publish, links
         self._pressure: dict[str, Pressure] = {}
         self._parked: dict[str, str] = {}
         """By device: a grant that takes no turns."""
@@ -74,7 +75,7 @@ class Pressures:
         log.warning("%s", text)
         for live in borrowers:
             self._state.decisions.add(live.id, "moved", "other", text, device=shown.index)
-        self._devices.publish(shown, "MemoryPressure")
+        self._publish(shown, "MemoryPressure")
 
     def _rank(self, live: Live) -> tuple[object, ...]:
         """Lowest first."""

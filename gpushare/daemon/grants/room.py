@@ -10,10 +10,10 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpushare.api.plan import Victim
-from gpushare.daemon.devices.devices import Devices
+from gpushare.api.types import Name
 from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan
 from gpushare.daemon.grants.pressure import Pressures
@@ -28,6 +28,7 @@ from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.errors import CannotMoveError, MakingRoomError, RefusedError
+from gpushare.node.devices import Device
 from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.residency import room as policy
 from gpushare.policy.residency.room import Leave, Link, Resident, Short, Why
@@ -52,7 +53,12 @@ class Room:
     """A gpushare.daemon.residency.residency.Recall. `links`: by id of the device. `promises`: as Wants.promises."""
 
     def __init__(
-        self, state: State, residency: Residency, ahead: Ahead, evictions: Evictions, devices: Devices
+        self,
+        state: State,
+        residency: Residency,
+        ahead: Ahead,
+        evictions: Evictions,
+        publish: Callable[[Device, Name], object],
     ) -> None:
         self._state, self._residency, self._ahead, self._evictions = state, residency, ahead, evictions
         self._wants = Wants(state)
@@ -64,7 +70,7 @@ class Room:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.links = {device.id: Link() for device in state.devices}
-        self._pressures = Pressures(state, devices, self.links)
+        self._pressures = Pressures(state, publish, self.links)
         self.promises = self._wants.promises
         evictions.served_first(self._served_first)
 

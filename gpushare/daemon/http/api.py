@@ -133,7 +133,7 @@ class Api:
         return http.json_answer(await self._context.devices.sim_stats())
 
     async def set_sim_device(self, request: web.Request) -> web.Response:
-        asked = http.decoded(request, types.SimDevice)
+        asked = http.decoded(request, node_types.SimDevice)
         await self._context.devices.set_sim_lost(request.match_info["index"], lost=asked.lost)
         return web.Response(status=204)
 

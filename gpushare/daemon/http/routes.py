@@ -282,7 +282,7 @@ ROUTES = (
         "/v1/sim/devices/{index}",
         "set_sim_device",
         "Make a simulated device fail, or bring it back (root)",
-        body=types.SimDevice,
+        body=node_types.SimDevice,
         status=204,
         root=True,
         refusals=(NotFoundError,),

@@ -40,6 +40,7 @@ def _request(state: State, asked: Asked) -> admission.Request:
         gang=asked.gang_id,
         selector=selector.parse(request.selector) if request.selector is not None else None,
         borrow=_borrow(state, asked),
+        stays=asked.borrows_by_moving,
         placement=request.placement or of_tenant(state, asked.tenant),
     )
 

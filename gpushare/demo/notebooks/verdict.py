@@ -8,8 +8,9 @@ from gpushare.demo.notebooks.script import TRAINER
 from gpushare.demo.verdict import Claim
 from gpushare.text.units import format_size, format_time
 
-COPIES = 1.6
-"""A wake takes at most so many times what its copies take by the model of the link."""
+COPIES = 3
+"""A wake takes at most so many times what its copies take by the model of the link: others may have to be copied out
+first, and a busy machine takes its time, too."""
 BESIDE_MILLI = 800
 """Of the steps that it would have had alone, what the trainer has beside one notebook at a time."""
 

@@ -90,7 +90,8 @@ class Tenant:
 class Request:
     """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: an id or index, a tuple of
     as many as `devices`, or None for any. `gang`: a tenant's grants of one gang are on different devices. `borrow`: as
-    `memory`, how much of it may be memory that is guaranteed to others. `selector`: which devices are acceptable."""
+    `memory`, how much of it may be memory that is guaranteed to others. `stays`: that is had back
+    only by moving it, so it borrows nothing for what cannot be moved. `selector`: which devices are acceptable."""
 
     tenant: str
     memory: int | str
@@ -101,6 +102,7 @@ class Request:
     gang: str | None = None
     selector: selectors.Node | None = None
     borrow: int | str = 0
+    stays: bool = False
     placement: Placement = PLACEMENT
 
     @property
@@ -361,6 +363,8 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
             f" {format_size(device.memory_bytes)} is free"
         )
     borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
+    if request.stays:
+        borrow = min(borrow, memory - least)
     if (lent := here.lent(memory, device.memory_bytes - device.reserved_bytes)) > borrow:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit on {label}: {format_size(room)} is free, and"
