@@ -136,7 +136,7 @@ class Node:
             )
 
     def _missing_for(self, live: Live) -> Collection[Rung]:
-        movable = live.asked.lends and live.record.residency.where is Where.RESIDENT
+        movable = live.asked.lends and live.record.residency.where is not Where.SUSPENDED
         return self._missing if movable else {*self._missing, Rung.DEMOTE}
 
     def standings(self, wants: Sequence[str], gone: Collection[str]) -> Mapping[str, Standing]:
