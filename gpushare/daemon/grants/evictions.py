@@ -61,6 +61,7 @@ class Evictions:
         self._wanted: dict[str, Asked | Back] = {}
         self._node = Node(state, self._wanted, _MILD - self._engines.keys())
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ns = 0
         self._gone: list[str] = []
         self._changed = self._busy = self._closed = False
         self.asked: dict[str, Eviction] = {}
@@ -208,12 +209,15 @@ class Evictions:
         self._set_timer()
 
     def _set_timer(self) -> None:
+        now = time.monotonic_ns()
         if self._timer is not None:
+            if self._due_ns <= now:
+                return  # a request was handled first: what is due is done next, and is no time to come any more
             self._timer.cancel()
             self._timer = None
-        now = time.monotonic_ns()
         due = self._state.recalls.next_ns(now)
         if due is not None:
+            self._due_ns = due
             self._timer = asyncio.get_running_loop().call_later(max(0, due - now) / 1e9, self._tick)
 
     def _carry_out(self, step: Step) -> None:
