@@ -17,6 +17,9 @@ Outcome = Literal["released", "not needed", "ended", "refused"]
 
 WANT_NS = 120 * 10**9
 WANTS_MAX = 64
+AGAIN_NS = 10 * 10**9
+"""For so long a grant is not asked again for the same want from which nothing could be taken: its work may be over by
+then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,14 @@ Step = Ask | End | Over
 @dataclass(slots=True)
 class Want:
     """`asked_ns`: when it was last asked for. `victims`: grants whose memory it waits for. `refused`: grants that gave
-    nothing back, and may not be ended. `failed_ns`: since when there is no grant left to ask."""
+    nothing back, and may not be ended, and until when they are not asked again. `failed_ns`: since when there is no
+    grant left to ask."""
 
     key: str
     owner: str
     asked_ns: int
     victims: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, int] = field(default_factory=dict)
     failed_ns: int | None = None
     fits: bool = False
 
@@ -119,7 +123,9 @@ class Recalls:
     def copy(self) -> "Recalls":
         """An independent copy."""
         other = Recalls(self.clocks)
-        other.wants = {key: replace(want, victims=set(want.victims)) for key, want in self.wants.items()}
+        other.wants = {
+            key: replace(want, victims=set(want.victims), refused=dict(want.refused)) for key, want in self.wants.items()
+        }
         other.running = dict(self.running)
         return other
 
@@ -209,7 +215,8 @@ class Recalls:
         before, gone = self._before(want)
         gone |= set(also)
         keys = [*before, want.key]
-        loans = [loan for loan in world.loans() if loan.grant not in gone and loan.grant not in want.refused]
+        spared = gone | {grant for grant, until_ns in want.refused.items() if now_ns < until_ns}
+        loans = [loan for loan in world.loans() if loan.grant not in spared]
         found = reclaim.choose(
             loans,
             lambda more: world.standings(keys, gone | set(more)),
@@ -235,6 +242,9 @@ class Recalls:
         after = reclaim.advance(before, event)
         if after.over:
             del self.running[grant]
+            for want in self.wants.values():
+                if grant in want.victims:
+                    want.refused[grant] = event.now_ns + AGAIN_NS
             return [Over(grant, "refused", before.rung, before.begun_ns)]
         self.running[grant] = after
         return [Ask(grant, after.owner, after.rung, after.deadline_ns, first=False)]
@@ -261,7 +271,7 @@ class Recalls:
         doomed = [grant for grant in asked if Rung.KILL in self.running[grant].rungs]
         stay = [grant for grant in asked if grant not in doomed]
         steps: list[Step] = [self._over(grant, "refused") for grant in stay]
-        want.refused |= set(stay)
+        want.refused |= dict.fromkeys(stay, now_ns + WANT_NS)
         before, gone = self._before(want)
         keys = [*before, want.key]
         if doomed and world.fits(keys, gone | set(doomed)):

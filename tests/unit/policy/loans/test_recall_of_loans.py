@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.policy.loans import reclaim
-from gpushare.policy.loans.recall import WANT_NS, Ask, End, Over, Policy, Recalls, Step
+from gpushare.policy.loans.recall import AGAIN_NS, WANT_NS, Ask, End, Over, Policy, Recalls, Step
 from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
 
 GRACE = 30
@@ -169,6 +169,24 @@ def test_a_milder_rung_is_tried_first_and_nobody_is_asked_where_it_frees_enough(
     assert recalls.look(5, world) == [Ask("one", "b", Rung.EVICT, 35, first=False)]
     world.grants["one"].size = 60
     assert outcomes(recalls.look(6, world)) == {"one": "not needed"}
+
+
+def test_who_cannot_be_moved_now_is_left_alone_for_a_while() -> None:
+    """To ask it again at once would have no end where it refuses at once; and there may be another."""
+    world = node(stays=Grant("c", 40, Rung.DEMOTE), goes=Grant("a", 50))
+    world.missing, recalls = (), Recalls({Rung.DEMOTE: 1000})
+    assert asked(recalls.wanted(0, "w", "b", world)) == ["stays"]
+    steps = recalls.cannot("stays", Rung.DEMOTE, "work is waiting", 5, world)
+    assert (asked(steps), outcomes(steps)) == (["goes"], {"stays": "refused"})
+
+
+def test_it_is_asked_again_then() -> None:
+    world = node(one=Grant("a", 90, Rung.DEMOTE))
+    world.missing, recalls = (), Recalls({Rung.DEMOTE: 1000})
+    for now in (0, AGAIN_NS, 3 * AGAIN_NS):
+        assert asked(recalls.wanted(now, "w", "b", world)) == ["one"]
+        assert outcomes(recalls.cannot("one", Rung.DEMOTE, "work is waiting", now, world)) == {"one": "refused"}
+        assert recalls.wanted(now + AGAIN_NS - 1, "w", "b", world) == []
 
 
 def test_a_policy_lends_to_who_may_be_asked() -> None:
