@@ -118,8 +118,12 @@ def divided(sums: Sums, held_bytes: int) -> dict[str, int]:
 
 
 def returned(live: Live) -> bool:
-    """Whether processes of a grant whose memory is away have come back by themselves, or are about to."""
-    return any(one.returns or one.movable_bytes > one.hosted_bytes for one in said(live))
+    """Whether processes of a grant whose memory is to be away have come back by themselves, or are about to; not those
+    that have not left yet."""
+    if live.limits is None:
+        return False
+    word = live.limits.residency(ORDINAL)
+    return any(one.returns or (one.residency == word and one.movable_bytes > one.hosted_bytes) for one in said(live))
 
 
 def fixed_now(live: Live) -> str:

@@ -154,6 +154,9 @@ class Residency:
             if live.limits is not None:
                 free = hosted[device] <= placement.free_on(self._state.promises, device)
                 live.limits.set_room(ORDINAL, kept=free and not live.record.residency.hold)
+        for live in self._state:
+            if live.limits is not None and live.record.residency.leaving:
+                live.limits.set_room(ORDINAL, kept=False)  # others come in as it leaves
 
     def freed(self, live: Live) -> None:
         """Called with a grant that has ended or has other places."""

@@ -135,6 +135,7 @@ def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Step
         epoch=now.epoch + 1,
         hold=False,
         back=False,
+        leaving=False,
         hosted_bytes=0,
         deadline_ns=_deadline(now_ns, move_ns, now.reserved_bytes),
         waits="",
@@ -250,7 +251,7 @@ def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency,
         # The daemon was killed before it told the processes. Some may still be coming in from the time before.
         coming, steps = _give_up(seen, event.now_ns, "the daemon was restarted", move_ns)
         return coming, (*reserve, *steps)
-    if now.where is Where.SUSPENDING:
+    if now.where is Where.SUSPENDING and not event.returned:
         return replace(seen, deadline_ns=_deadline(event.now_ns, move_ns, now.reserved_bytes)), reserve
     if now.where is Where.SUSPENDED and event.hosted and not event.returned:
         return seen, reserve

@@ -332,6 +332,16 @@ def test_who_returned_by_itself_is_counted_before_anything_else() -> None:
     assert [type(step) for step in steps] == [policy.Reserve, policy.Count, policy.Record, policy.Write]
 
 
+def test_so_is_who_left_and_returned_while_no_daemon_saw_it() -> None:
+    leaving, _ = advance(RESIDENT, Suspend(0, By.RUNG, False, 8), MOVE_NS)
+    leaving = replace(leaving, leaving=True, hosted_bytes=8)
+    back, steps = advance(leaving, Restarted(9, 1, hosted=True, returned=True), MOVE_NS)
+    assert (back.where, back.leaving) == (Where.RESUMING, False)
+    assert policy.Count(0) in steps
+    goes_on, _ = advance(leaving, Restarted(9, 1, hosted=True, returned=False), MOVE_NS)
+    assert goes_on.where is Where.SUSPENDING
+
+
 def test_programs_get_on_however_often_somebody_suspends_them() -> None:
     waking, _ = advance(away(), Looked(0, (Process(1, 3, movable_bytes=8, hosted_bytes=8, wants=True),)), MOVE_NS)
     coming, _ = advance(waking, policy.Room(0), MOVE_NS)
