@@ -179,7 +179,13 @@ def _milli(title: str, width: int, name: str, rank: int, *, some: bool = False) 
 
 
 def _memory(row: GrantRow, _: int) -> str:
+    """On the device."""
     return of(row.memory_bytes, row.memory_limit_bytes)
+
+
+def _away(row: GrantRow, _: int) -> str:
+    """In host memory."""
+    return format_size(row.memory_away_bytes) if row.memory_away_bytes else NOTHING
 
 
 GRANTS: tuple[Column[GrantRow], ...] = (
@@ -196,6 +202,7 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("WAITED", 6, _waited, rank=1, sort=attrgetter("waited_milli")),
     Column("WAITS", 7, lambda row, _: str(row.waits), rank=9, sort=attrgetter("waits")),
     Column("MEMORY", 11, _memory, rank=1, widest=15, sort=attrgetter("memory_bytes")),
+    Column("AWAY", 7, _away, rank=7, sort=attrgetter("memory_away_bytes")),
     Column("PIDS", 5, lambda row, _: str(row.processes), rank=9, sort=attrgetter("processes")),
     Column("HISTORY", 7, _history, rank=5, widest=60, right=False),
 )

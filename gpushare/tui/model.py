@@ -58,6 +58,7 @@ class GrantRow:
     waited_milli: int
     waits: int
     memory_bytes: int
+    memory_away_bytes: int
     memory_limit_bytes: int
     processes: int
     notice: str
@@ -130,7 +131,8 @@ class Model:
             lent_milli=device["lent_milli"],
             waited_milli=device["waited_milli"],
             waits=device["waits"],
-            memory_bytes=device["memory_bytes"],
+            memory_bytes=max(0, device["memory_bytes"] - device["memory_hosted_bytes"]),
+            memory_away_bytes=device["memory_hosted_bytes"],
             memory_limit_bytes=device["memory_limit_bytes"],
             processes=len(grant["processes"]),
             notice=grant["notice"],

@@ -39,10 +39,10 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
 
 def _phase(grant: Any) -> str:
     """Returns the phase; of a grant whose memory is away also since when, and whether it waits for it."""
-    memory = grant["residency"]
-    if grant["phase"] != "suspended" or not memory["since_ns"]:
+    if grant["phase"] != "suspended":
         return str(grant["phase"])
-    since = f"suspended {clock(memory['since_ns'], '%H:%M')}"
+    memory = grant["residency"]
+    since = f"suspended {clock(memory['since_ns'], '%H:%M')}" if memory["since_ns"] else "suspended"
     return f"{since}, wanted" if memory["wanted"] else since
 
 

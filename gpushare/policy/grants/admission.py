@@ -34,10 +34,8 @@ GRANTS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as admission counts it.
-
-    `reserved_bytes`: taken by the driver. `context_bytes`: taken by each grant's first context.
-    """
+    """A device as admission counts it. `reserved_bytes`: taken by the driver. `context_bytes`: by each grant's first
+    context. `fault`: why it takes no new grants; empty: it does."""
 
     id: str
     index: int
@@ -45,7 +43,6 @@ class Device:
     reserved_bytes: int = 0
     context_bytes: int = 0
     fault: str = ""
-    """Why the device takes no new grants; empty: it does."""
     facts: selectors.Facts = field(default_factory=dict)
     """What selectors compare."""
     links: distance.Links = field(default_factory=dict)
@@ -363,8 +360,7 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
             f" {format_size(device.memory_bytes)} is free"
         )
     borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
-    if request.stays:
-        borrow = min(borrow, memory - least)
+    borrow = min(borrow, memory - least) if request.stays else borrow
     if (lent := here.lent(memory, device.memory_bytes - device.reserved_bytes)) > borrow:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit on {label}: {format_size(room)} is free, and"

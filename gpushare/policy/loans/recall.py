@@ -124,7 +124,8 @@ class Recalls:
         """An independent copy."""
         other = Recalls(self.clocks)
         other.wants = {
-            key: replace(want, victims=set(want.victims), refused=dict(want.refused)) for key, want in self.wants.items()
+            key: replace(want, victims=set(want.victims), refused=dict(want.refused))
+            for key, want in self.wants.items()
         }
         other.running = dict(self.running)
         return other

@@ -77,7 +77,7 @@ def test_verbs_options_and_what_the_node_has(daemon: Daemon, shell: str) -> None
 
 
 def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> None:
-    gang = f"job-{os.getpid()}"  # an aborted id cannot be used again
+    gang = f"completed-{os.getpid()}"  # an aborted id cannot be used again
     grant = daemon.client.create(memory="1GiB", time=100)["id"]
     daemon.client.set_tenant(TEAM, {"time": 100})
     prepared = [one["id"] for one in daemon.client.prepare(gang, [{"memory": "1GiB", "time": 100}])["grants"]]
