@@ -141,8 +141,12 @@ class Room:
         return "", live.record.places[ORDINAL].hosted_bytes > placement.free_on(promises, _device(live))
 
     def leaves_ns(self, live: Live) -> int:
-        """How long the memory of a grant takes to leave at most, once it does."""
-        return _LEAVES_NS + _SLOWER * self._leaves_ns(live)
+        """How long the memory of a grant takes to leave at most, once it does, beside others that leave its device; 0:
+        not known."""
+        if not self.links[_device(live)].seen:
+            return 0
+        there = (one for one in self._state if _leaves(one) and _device(one) == _device(live))
+        return _LEAVES_NS + _SLOWER * sum(map(self._leaves_ns, there))
 
     def _leaving(self, device: str) -> int:
         """Bytes that are on their way out of a device: who comes back may begin to come in, piece by piece. None while

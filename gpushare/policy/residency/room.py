@@ -103,6 +103,11 @@ class Link:
         self.factor = 1
 
     @property
+    def seen(self) -> bool:
+        """Whether any move was."""
+        return self._ns is not None
+
+    @property
     def bytes_per_s(self) -> int:
         """The present mean."""
         return int(1e9 / (self._ns or _NS))
