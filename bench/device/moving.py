@@ -10,6 +10,7 @@ from pathlib import Path
 from pages.handmade import Simulator
 from pages.lending import Lender
 from run.interposed import Interposed
+from timing import quiet
 
 from gpushare import paths
 from gpushare._native import lib
@@ -23,6 +24,17 @@ REAL_GBPS = 54.7
 CALLS_NS = (193_000, 1_450, 36_000, 25_600)
 """Creating, mapping, granting access and unmapping, each for one handle: kvcached's on an A100, with 2 MiB. Modelled,
 and slowed as much as the link, so that they are the part of a copy that they are there."""
+
+
+def noting(report: Callable[..., None]) -> Callable[..., None]:
+    """A `report` that says next to the baseline where others had much of the machine since now."""
+    before = quiet.Usage.now()
+
+    def noted(name: str, measured: str, baseline: str, target: str, holds: bool) -> None:
+        busy = quiet.why_not(*quiet.Usage.now().others(before))
+        report(name, measured, f"{baseline}; {busy}" if busy else baseline, target, holds)
+
+    return noted
 
 
 def calls(slowed: float) -> str:

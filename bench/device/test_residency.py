@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from measures import quantile, spread
-from moving import GIB, LINK_GBPS, MIB, Pool, Program, began, calls, ended, medians, moved, program, simulated
+from moving import GIB, LINK_GBPS, MIB, Pool, Program, began, calls, ended, medians, moved, noting, program, simulated
 from pages.handmade import Grant
 from run.interposed import Interposed
 from run.running import Daemon, daemon_apart, start
 from run.simworker import Worker
 from run.waiting import until
-from timing import quiet
 
 from gpushare._native import lib
 from gpushare.errors import CannotMoveError
@@ -37,14 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a grant directory is 
 
 @pytest.fixture
 def report(report: Callable[..., None]) -> Callable[..., None]:
-    """Says next to the baseline where others had much of the machine meanwhile."""
-    before = quiet.Usage.now()
-
-    def noted(name: str, measured: str, baseline: str, target: str, holds: bool) -> None:
-        busy = quiet.why_not(*quiet.Usage.now().others(before))
-        report(name, measured, f"{baseline}; {busy}" if busy else baseline, target, holds)
-
-    return noted
+    return noting(report)
 
 
 class Played:

@@ -110,9 +110,13 @@ class Program:
         self._works.set()
         self._thread.start()
 
-    def rest(self) -> None:
-        """Submits nothing more until `go_on`, and waits for what it has submitted."""
+    def pause(self) -> None:
+        """Submits nothing more until `go_on`."""
         self._works.clear()
+
+    def rest(self) -> None:
+        """The same, and waits for what it has submitted."""
+        self.pause()
         self._rests.wait()
 
     def go_on(self) -> None:
