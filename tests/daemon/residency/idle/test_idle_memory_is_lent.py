@@ -90,6 +90,7 @@ def test_who_has_been_idle_for_longest_goes_first_and_no_more_than_needed(client
     assert [one.where for one in (first, second, third)] == ["resident", "suspended", "resident"]
 
 
+@pytest.mark.promise("owner-has-its-memory-back")
 def test_an_owner_has_its_room_back_from_idle_grants_first(client, notebook):
     one, other = notebook(gpu="0", memory="6GiB").holds(movable=5 * GIB), notebook(gpu="0", memory="6GiB")
     other.holds(movable=5 * GIB)
@@ -219,6 +220,7 @@ def three(client, notebook):
     return one, first, second, works
 
 
+@pytest.mark.promise("owner-has-its-memory-back")
 def test_who_says_nothing_is_not_waited_for(three):
     one, silent, other, works = three
     one("follow")
@@ -228,6 +230,7 @@ def test_who_says_nothing_is_not_waited_for(three):
     silent("carry")
 
 
+@pytest.mark.promise("owner-has-its-memory-back")
 def test_who_says_that_it_leaves_and_does_not_is_not_waited_for(client, three):
     one, liar, other, _ = three
     one("wants")
@@ -240,3 +243,24 @@ def test_who_says_that_it_leaves_and_does_not_is_not_waited_for(client, three):
     assert other.where == "suspended", "another leaves instead"
     assert "not all of its processes answered in time" in liar.shown["residency"]["why"]
     liar("carry")
+
+
+@pytest.mark.promise("owner-has-its-memory-back")
+def test_one_that_wakes_all_the_time_pushes_nobody_out(client, notebook):
+    """Each time it has its own room back; who had that on loan is moved once."""
+    one = notebook(gpu="0", memory="6GiB").holds(movable=5 * GIB)
+    other = working(notebook(gpu="0", memory="6GiB").holds(movable=5 * GIB))
+    one.suspended()
+    borrower = working(notebook(gpu="0", memory="8GiB", time="0", borrow_memory="8GiB").holds(movable=7 * GIB))
+    borrower("follow")
+    one("wants")
+    one.comes_to("resident")
+    moved = len(moves(client, borrower))
+    for _ in range(300):
+        one("wants")
+    assert (one.where, other.where, borrower.where) == ("resident", "resident", "suspended")
+    assert len(moves(client, borrower)) == moved == 1
+
+
+def moves(client, one):
+    return [row for row in client.call("GET", f"/v1/explain/{one.id}")["decisions"] if row["what"] == "moved"]

@@ -11,6 +11,7 @@ from run.running import GPUSHARE, start
 from run.waiting import until
 
 from gpushare._native import lib
+from gpushare.errors import RefusedError
 from gpushare.paths import YIELD
 
 GIB = 1 << 30
@@ -50,6 +51,16 @@ def test_it_says_that_it_is_idle_and_that_it_is_back(daemon, client, kept, one):
     assert "its programs say that they are idle" in daemon.cli_here("grant", "show", kept).stdout
     assert says(daemon, kept, "--back") == (0, "")
     assert not one.shown["residency"]["said_idle"]
+
+
+def test_who_says_that_it_is_idle_makes_room_at_once(daemon, client, kept, one):
+    loan = {"memory": 14 * GIB, "time": 0, "device": 0, "borrow_memory": True, "max_rung": "kill"}
+    with pytest.raises(RefusedError) as refused:
+        client.create(**loan)
+    assert type(refused.value) is RefusedError, "it counts as idle after five minutes"
+    assert says(daemon, kept) == (0, "")
+    client.create(**loan, wait_seconds=30)
+    assert one.where == "suspended"
 
 
 def test_its_memory_leaves_now_and_comes_back_ahead_of_a_call(daemon, kept, one):
