@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 FOR_EVER_NS = 1 << 62
 """How long a grant counts as idle that says itself that it is."""
+_LATE_NS = 10**9
+"""Work is seen so late at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,6 @@ class Idle:
     def __init__(self) -> None:
         self._work: dict[str, int] = {}
         self._since: dict[str, int] = {}
-        self._said: set[str] = set()
 
     def look(self, now_ns: int, grants: Iterable[Seen]) -> None:
         """Grants that are not among these are forgotten; one that was not seen before begins now."""
@@ -42,21 +43,15 @@ class Idle:
         for one in seen.values():
             if one.busy or self._work.get(one.grant) != one.work:
                 self._since[one.grant], self._work[one.grant] = now_ns, one.work
-        # What is submitted after it was said makes it untrue. Work that ended before it was said may be seen only now.
-        self._said = {
-            one.grant
-            for one in seen.values()
-            if one.said_ns is not None and not one.busy and one.said_ns >= self._since[one.grant] - _LATE_NS
-        }
 
     def idle_ns(self, now_ns: int, one: Seen) -> int:
         """For how long it has done nothing, as it is seen now; 0: it works, or nothing is known of it yet."""
         if one.busy or self._work.get(one.grant) != one.work:
             return 0
-        return FOR_EVER_NS if one.grant in self._said else now_ns - self._since[one.grant]
-
-
-_LATE_NS = 10**9
+        # What is submitted after it was said makes it untrue; what was before may have been seen only later.
+        if one.said_ns is not None and one.said_ns >= self._since[one.grant] - _LATE_NS:
+            return FOR_EVER_NS
+        return now_ns - self._since[one.grant]
 
 
 def ahead(idle: Mapping[str, int], grants: Iterable[Seen], pool_bytes: int, other_bytes: int) -> dict[str, int]:
