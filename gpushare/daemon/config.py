@@ -74,7 +74,7 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
 class MemoryConfig(Struct, forbid_unknown_fields=True):
     """`host_pool`: how much of the node's memory grants' device memory may move to; `auto`: half of what is free when
     the daemon starts. It is taken only as it is used (docs/guides/host-pool.md). `move_seconds`: how long a grant's
-    processes may take to move out, besides a second for each 256 MiB; where one is not done by then, all of it stays on
+    processes may take to move out, besides a second for each GiB; where one is not done by then, all of it stays on
     the device. `idle_after_seconds`: memory of a grant whose programs did nothing for so long is copied to the host
     ahead of any move; 0: never. `allocation_wait_seconds`: how long an allocation of a grant that lends its memory
     waits for room on the device that is its own and that others use, before it is refused."""

@@ -43,7 +43,9 @@ STAY_NS = 200 * 10**6
 """For so long a grant that a call has brought back is not suspended by a person: its programs get on, however often
 somebody asks."""
 SLOWEST = 256 << 20
-"""Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
+"""Bytes that are moved in a second at least, on whatever machine."""
+PREPARED = 1 << 30
+"""Bytes for which host memory is made in a second at least."""
 
 
 def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Steps]:
@@ -92,7 +94,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
         hold=event.hold,
         reserved_bytes=size,
         told_ns=event.now_ns,
-        deadline_ns=_deadline(event.now_ns, move_ns, size),
+        deadline_ns=event.now_ns + move_ns + size * 10**9 // PREPARED,
     )
     return leaving, (Reserve(size), Record(), Write(hosted=True))
 
@@ -208,9 +210,8 @@ def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Resid
             if now.leaving or not all(one.leaves for one in left):
                 return now, ()
             going = sum(one.movable_bytes for one in event.processes) - sum(one.hosted_bytes for one in event.processes)
-            leaving = replace(now, leaving=True, hosted_bytes=event.free_bytes + going)
-            if event.leave_ns:
-                leaving = replace(leaving, deadline_ns=min(now.deadline_ns, event.now_ns + event.leave_ns))
+            most = event.leave_ns or move_ns + now.reserved_bytes * 10**9 // SLOWEST
+            leaving = replace(now, leaving=True, hosted_bytes=event.free_bytes + going, deadline_ns=event.now_ns + most)
             return leaving, (Record(), Tell(News.LEAVING))
         pids = ", ".join(str(one.pid) for one in left[:3])
         return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns, event)

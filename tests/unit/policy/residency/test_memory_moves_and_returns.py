@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpushare.errors import RefusedError
 from gpushare.policy.residency import states as policy
-from gpushare.policy.residency.residency import SLOWEST, STAY_NS, advance
+from gpushare.policy.residency.residency import PREPARED, STAY_NS, advance
 from gpushare.policy.residency.states import (
     RESIDENT,
     By,
@@ -312,7 +312,7 @@ def test_a_process_that_does_not_answer_costs_only_the_time_limit() -> None:
     moved = Process(1, leaving.epoch, movable_bytes=4, hosted_bytes=4)
     silent = Process(2, leaving.epoch - 1, movable_bytes=4)
     limit = leaving.deadline_ns
-    assert limit == MOVE_NS + 8 * 10**9 // SLOWEST
+    assert limit == MOVE_NS + 8 * 10**9 // PREPARED
     assert advance(leaving, Looked(limit - 1, (moved, silent)), MOVE_NS)[0] == leaving
     back, steps = advance(leaving, Looked(limit, (moved, silent)), MOVE_NS)
     assert back.where is Where.RESUMING
