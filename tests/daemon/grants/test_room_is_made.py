@@ -190,7 +190,7 @@ def test_containers_that_wait_leave_answers_to_others(daemon, room, tmp_path):
     room.is_made_after(10**6, 0.05)
     with ThreadPoolExecutor(starts) as pool:
         tried = [pool.submit(edit, daemon, tmp_path, wait_seconds=60) for _ in range(starts)]
-        until(lambda: sum(one.done() for one in tried) >= starts - WAITING_MAX - READERS, "others are refused")
+        until(lambda: sum(one.done() for one in tried) >= starts - WAITING_MAX - READERS, "others are refused", 45)
         assert daemon.client.version()
         room.is_there()
     refused = [one.exception() for one in tried if one.exception() is not None]
