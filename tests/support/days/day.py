@@ -5,7 +5,9 @@ import logging
 import random
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from unittest import mock
 
 from days.asker import Asker
@@ -26,6 +28,7 @@ from gpushare.node import devices
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.residency.states import By
 
+T = TypeVar("T")
 GIB = 1 << 30
 CONTEXT = 256 << 20
 RESERVED = 512 << 20
@@ -286,13 +289,17 @@ class Day:
 
     def play(self) -> None:
         """Raises AssertionError with the seed and what does not hold."""
+        self.lives(self._play)
+
+    def lives(self, live: Callable[[], T]) -> T:
+        """Calls it in this day's time."""
         told = types.SimpleNamespace(
             write_eviction=lambda _, grant, __: self.evicts(grant), remove_eviction=lambda *_: None
         )
         logging.disable()
         try:
             with virtual(self.clock), mock.patch(FILES, told), mock.patch(NAMES, self._name), mock.patch(HELD, held):
-                self._play()
+                return live()
         finally:
             logging.disable(logging.NOTSET)
 

@@ -8,11 +8,11 @@ from days.clock import Clock, S
 
 class Device:
     """`capacity`: bytes for grants. `used`: what is mapped there, `dying`: of that, by processes that have been killed.
-    `out`, `into`: the two directions of its link. `refused`: whose memory it had no room for."""
+    `out`, `into`: the two directions of its link."""
 
     def __init__(self, clock: Clock, name: str, capacity: int, rate: int) -> None:
         self.name, self.capacity, self.rate = name, capacity, rate
-        self.used = self.dying = 0
+        self.used = self.dying = self.changes = 0
         self.out, self.into = Link(clock, rate), Link(clock, rate)
 
     def take(self, size: int) -> bool:
@@ -20,10 +20,12 @@ class Device:
         if self.used + size > self.capacity:
             return False
         self.used += size
+        self.changes += 1
         return True
 
     def give(self, size: int) -> None:
         self.used -= size
+        self.changes += 1
         assert self.used >= 0
 
 

@@ -36,7 +36,7 @@ class Judge:
         self._liar_ns: int | None = None
         self._leaves: set[str] = set()
         self._kept_ns: dict[str, int] = {}
-        self.longest_ns = 0
+        self.longest_ns = self._seen = 0
 
     def fault(self, text: str) -> None:
         day = self._day
@@ -51,8 +51,10 @@ class Judge:
     def check(self) -> None:
         """Called after each step."""
         day, node = self._day, self._day.node
-        if not node.up:
+        seen = node.effects + sum(device.changes for device in day.devices)
+        if not node.up or seen == self._seen:
             return
+        self._seen = seen
         here: Counter[str] = Counter()
         for live in node.state:
             place = live.record.places[0]

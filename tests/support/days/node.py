@@ -179,12 +179,13 @@ class Node:
         move_s: float = 5.0,
     ) -> None:
         self.machine, self._clock, self._devices, self._tenants = machine, clock, found, tenants
-        self._pool_bytes, self._move_s, self._idle_after_ns = pool_bytes, move_s, round(idle_after_s * 1e9)
+        self.pool_bytes, self._move_s, self._idle_after_ns = pool_bytes, move_s, round(idle_after_s * 1e9)
         self._policy = Policy(lend_to=Rung.DEMOTE, grace_ns=round(grace_s * 1e9), min_hold_ns=round(grace_s * 1e9))
         self.ledger = Ledger(self.effect)
         self.pages: dict[str, Limits] = {}
         self.up, self.down_ns, self.lives = False, clock.now_ns, 0
         self.dies_in: int | None = None
+        self.effects = 0
         self._dying = False
         self._loop: Loop | None = None
 
@@ -192,6 +193,7 @@ class Node:
 
     def effect(self) -> None:
         """Called before something is done that is seen from outside, or outlives the daemon."""
+        self.effects += 1
         if self.dies_in is not None:
             self.dies_in -= 1
             if self.dies_in <= 0:
@@ -232,7 +234,7 @@ class Node:
         ledger: Any = self.ledger
         seen: Any = watch
         self.state = state = State(layout, self._devices, self._tenants, ledger, seen, reclaim_policy=self._policy)
-        self.pool = pool = Pool(self._pool_bytes, self._loop, self.effect)
+        self.pool = pool = Pool(self.pool_bytes, self._loop, self.effect)
         transitions: Any = Transitions(self, state, pool)
         self.transitions = transitions
         state.host_pool_bytes, state.idle_after_default_ns = pool.size_bytes, self._idle_after_ns
