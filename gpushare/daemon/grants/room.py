@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from gpushare.api.plan import Victim
 from gpushare.api.types import Name
@@ -86,12 +86,15 @@ class Room:
         if type(refusal) is not RefusedError or self._closed:
             return refusal
         key, now = key_of(peer, asked, asker), time.monotonic_ns()
-        if self.promises(key) is not None:
+        behind = self.promises(key) is not None
+        if behind:
             refusal = RefusedError(f"{refusal}, less what is kept for others who asked before")
         waiting = self._wants.of_request(key, asked, now)
         if waiting is None:
             return self._evictions.refused(peer, asked, asker, refusal)
         self._act(waiting, now)
+        if behind and waiting.want.turns and waiting.until_ns is None:
+            waiting.until_ns = now + policy.NEXT_NS  # its turn comes when those have had theirs
         if not waiting.made:
             answer = self._evictions.refused(peer, asked, asker, refusal)
             if waiting.until_ns is None or type(answer) is not RefusedError:
@@ -221,21 +224,30 @@ class Room:
             return Short()
         borrowers = [one.want for one in self._wants if not one.want.owner] or [waiting.want]
         sizes = {device.id: device.memory_bytes for device in self._state.devices}
-        enough = functools.cache(lambda away: self._node.fits(keys, (), away))
         best = Short()
         for devices in self._devices(waiting):
             residents = [one for device in devices for one in self._residents(device, now)]
             size, link = sum(sizes[device] for device in devices), self.links[devices[0]]
-            found = policy.make_room(waiting.want, borrowers, residents, enough, now, size, link)
+            room = policy.Fits(self._enough(keys), self._enough(self._keys(waiting, devices)))
+            found = policy.make_room(waiting.want, borrowers, residents, room, now, size, link)
             if isinstance(found, Leave):
                 return found
             if best.until_ns is None or (found.until_ns is not None and found.until_ns < best.until_ns):
                 best = found
         return best
 
-    def _keys(self, waiting: Waiting) -> list[str]:
-        """The keys of the wants that are served before this one, and its own."""
-        return [*(one.want.key for one in self._wants.before(waiting.want.key, waiting.want)), waiting.want.key]
+    def _enough(self, keys: list[str]) -> Callable[[frozenset[str]], bool]:
+        return functools.cache(lambda away: self._node.fits(keys, (), away))
+
+    def _keys(self, waiting: Waiting, devices: Collection[str] = ()) -> list[str]:
+        """The keys of the wants that are served before this one, and its own. `devices`: also of those whose turn is to
+        come on one of these."""
+        before = self._wants.before(waiting.want.key, waiting.want, later=bool(devices))
+        there = (one.want.key for one in before if one.made or one.want.owner or self._is_on(one, devices))
+        return [*there, waiting.want.key]
+
+    def _is_on(self, waiting: Waiting, devices: Collection[str]) -> bool:
+        return any(device in devices for some in self._devices(waiting) for device in some)
 
     def _served_first(self, key: str) -> Iterator[tuple[str, Asked | Back]]:
         """The owners' wants that are served before this one, by room that is made for them."""

@@ -90,10 +90,11 @@ class Wants:
         self._waiting.pop(key, None)
         self.wanted.pop(key, None)
 
-    def before(self, key: str, want: Want | None = None) -> list[Waiting]:
-        """Those that are served before the want with this key, in order. `want`: where that is not remembered."""
+    def before(self, key: str, want: Want | None = None, *, later: bool = False) -> list[Waiting]:
+        """Those that are served before the want with this key, in order. `want`: where that is not remembered. `later`:
+        also borrowers for which nobody has left yet but somebody will: nobody leaves for others before."""
         own = known.want if (known := self._waiting.get(key)) is not None else want
-        found = [one for one in self._waiting.values() if one.want.key != key and _goes_before(one, own)]
+        found = [one for one in self._waiting.values() if one.want.key != key and _goes_before(one, own, later=later)]
         order = policy.in_order(one.want for one in found)
         return [self._waiting[want.key] for want in order]
 
@@ -119,7 +120,7 @@ class Wants:
                 draft.put(live.id, live.asked, [replace(place, hosted_bytes=max(0, left))])
 
 
-def _goes_before(one: Waiting, own: Want | None) -> bool:
-    if not one.want.owner and not one.made:
+def _goes_before(one: Waiting, own: Want | None, *, later: bool) -> bool:
+    if not one.want.owner and not one.made and not (later and one.until_ns is not None):
         return False  # what is free now is too little for it, and for whoever can use it
     return own is None or policy.in_order([one.want, own])[0] is one.want

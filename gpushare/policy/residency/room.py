@@ -27,6 +27,8 @@ REST_NS = 10 * 10**9
 """An owner that did nothing for so long makes room for another that comes back."""
 EARLY_NS = 10**9
 """A turn is over early for a holder that does nothing for so long, or for a fifth of its turn if that is longer."""
+NEXT_NS = 10**9
+"""Whose turn comes after another's looks again so soon."""
 _EARLY_PART = 5
 _LATE_PART = 4
 """Of the time after which a grant is idle: one that has rested for less works, and may go on working for ever."""
@@ -69,6 +71,15 @@ class Resident:
     after_ns: int
     since_ns: int
     training: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Whether a want fits once these grants' memory is away: `now`, beside those before it for which room is made;
+    `in_turn`, beside those as well whose turn comes before its own."""
+
+    now: Callable[[frozenset[str]], bool]
+    in_turn: Callable[[frozenset[str]], bool]
 
 
 class Why(enum.Enum):
@@ -169,29 +180,31 @@ def make_room(
     want: Want,
     waiting: Collection[Want],
     residents: Iterable[Resident],
-    enough: Callable[[frozenset[str]], bool],
+    fits: Fits,
     now_ns: int,
     capacity: int,
     link: Link,
 ) -> Leave | Short:
     """Who leaves for this want. `waiting`: all borrowers that wait for room there, this one included if it is one.
-    `enough`: whether it fits once these grants' memory is away. `capacity`: bytes of the device."""
+    `capacity`: bytes of the device."""
     rests = [(own, rests_ns(own, want, link)) for own in residents]
     idle = [own for own, ns in rests if own.idle_ns >= ns]
     idle.sort(key=lambda own: (own.dirty > 0, -own.idle_ns, own.grant))
     chosen = [(own.grant, Why.IDLE) for own in idle]
-    if found := _needed(chosen, enough):
+    if found := _needed(chosen, fits.now):
         return Leave(found)
     later = {own.grant: now_ns + ns - own.idle_ns for own, ns in rests if ns > own.idle_ns >= ns // _LATE_PART}
     if want.turns and not want.owner:
         working = [own for own, ns in rests if own.borrowed and own.idle_ns < ns]
         turns = [(turn_ends_ns(own, want, waiting, capacity, link), own.grant) for own in working]
         chosen += [(grant, Why.TURN) for ends, grant in sorted(turns) if ends <= now_ns]
-        if found := _needed(chosen, enough):
+        if found := _needed(chosen, fits.in_turn):
             return Leave(found)
+        if _needed(chosen, fits.now):
+            return Short(tuple(own.grant for own in idle), now_ns + NEXT_NS)
         later |= {grant: min(ends, later.get(grant, ends)) for ends, grant in turns if ends > now_ns}
     could = frozenset({grant for grant, _ in chosen} | later.keys())
-    return Short(tuple(own.grant for own in idle), min(later.values()) if later and enough(could) else None)
+    return Short(tuple(own.grant for own in idle), min(later.values()) if later and fits.now(could) else None)
 
 
 def _needed(chosen: Sequence[tuple[str, Why]], enough: Callable[[frozenset[str]], bool]) -> tuple[tuple[str, Why], ...]:

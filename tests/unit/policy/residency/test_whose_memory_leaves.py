@@ -12,6 +12,7 @@ from gpushare.policy.residency.room import (
     REST_NS,
     SETTLE_NS,
     TURN_MOST_NS,
+    Fits,
     Leave,
     Link,
     Resident,
@@ -58,7 +59,7 @@ def leave(want: Want, residents: list[Resident], *, free: int = 0, at: int = NOW
     def enough(away: frozenset[str]) -> bool:
         return free * GIB + sum(sizes[grant] for grant in away) >= want.size
 
-    return make_room(want, [] if want.owner else [want], residents, enough, at, CAPACITY, link())
+    return make_room(want, [] if want.owner else [want], residents, Fits(enough, enough), at, CAPACITY, link())
 
 
 def grants(found: Leave | Short) -> list[str]:
