@@ -62,8 +62,8 @@ class Residency:
         self._looking: set[str] = set()
         self._rests: dict[str, float] = {}
         """Until when a grant is not looked at again, by the loop's clock."""
-        self._began_ns: dict[str, int] = {}
-        """Since when grants come in."""
+        self._began: dict[str, tuple[int, int]] = {}
+        """Since when grants come in, and how many bytes of them."""
         self._wanted_ns: dict[str, int] = {}
         """Since when grants wait for their memory."""
         self._closed = False
@@ -174,7 +174,7 @@ class Residency:
     def _forget(self, live: Live) -> None:
         self._stop_timer(live.id)
         self._wanted_ns.pop(live.id, None)
-        self._began_ns.pop(live.id, None)
+        self._began.pop(live.id, None)
         self._rests.pop(live.id, None)
         if live.record.residency.where is not Where.RESIDENT:
             self._pool.release(live.id)
@@ -220,7 +220,7 @@ class Residency:
         if after.where is not before.where:
             log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.where is Where.RESUMING is not before.where:
-            self._began_ns[live.id] = time.monotonic_ns()
+            self._began[live.id] = time.monotonic_ns(), reports.sums(live).hosted_bytes
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
         try:
@@ -343,8 +343,9 @@ class Residency:
         )
 
     def _count_return(self, live: Live) -> None:
-        if (began := self._began_ns.pop(live.id, None)) is not None:
-            self.recall.moved(live, reports.sums(live).movable_bytes, time.monotonic_ns() - began)
+        if (began := self._began.pop(live.id, None)) is not None:
+            since_ns, size = began
+            self.recall.moved(live, size, time.monotonic_ns() - since_ns)
 
     def _count_wait(self, live: Live) -> None:
         if (since := self._wanted_ns.pop(live.id, None)) is not None:

@@ -11,9 +11,11 @@ _AWAY_NS = S // 10
 
 
 class Asker:
-    """`said`: the last refusal. `done`: it has a grant, or has given up."""
+    """`said`: the last refusal. `done`: it has a grant, or has given up. `insists`: it asks again where it was refused,
+    too."""
 
-    def __init__(self, day: Any, request: GrantRequest, name: str, patience_ns: int) -> None:
+    def __init__(self, day: Any, request: GrantRequest, name: str, patience_ns: int, *, insists: bool = False) -> None:
+        self._insists = insists
         self._day, self.request, self._name = day, request, name
         self._until_ns = day.clock.now_ns + patience_ns
         self.said: GpushareError | None = None
@@ -31,7 +33,10 @@ class Asker:
             self._again(later)
         except GpushareError as refusal:
             self.said = refusal
-            self.end()
+            if self._insists:
+                day.clock.later(S, self.ask)
+            else:
+                self.end()
         else:
             if live is not None:
                 self.end()

@@ -47,7 +47,7 @@ class Turns(Day):
                 borrow_memory=True,
                 max_rung="evict",
             )
-            self.clock.later(number * S, Asker(self, request, f"asker-{number}", 10**18).ask)
+            self.clock.later(number * S, Asker(self, request, f"asker-{number}", 10**18, insists=True).ask)
 
     def turns(self, parts: list[float], class_: Class) -> tuple[float, list[float]]:
         """The part of the time in which none works, and in which each does."""
@@ -56,7 +56,7 @@ class Turns(Day):
         # Nothing is known of the link at first.
         first_ns = turn_ns * max(1, self.rate / ASSUMED)
         self.clock.run_until(self.clock.now_ns + int(3 * len(parts) * first_ns))
-        programs = [program for own in self.programs.values() for program in own]
+        programs = [own[0] for own in self.programs.values()]
         assert len(programs) == len(parts), "all have begun"
         lost, worked, looks = 0, Counter[str](), 4 * len(parts) * LOOKS
         for _ in range(looks):
