@@ -134,14 +134,17 @@ class Room:
         empty: there is room, and it is its turn. And whether others are still leaving it."""
         now = time.monotonic_ns()
         waiting = self._wants.of_grant(live, now, turns=not self._pressures.is_parked(live))
-        promises = self.promises(waiting.want.key) or self._state.promises
+        promises, size = self.promises(waiting.want.key) or self._state.promises, waiting.want.size
+        early = size > placement.free_on(promises, _device(live))
         try:
             placement.bring_back(live, promises, self._leaving(_device(live)))
+            if early and not self._node.fits(self._keys(waiting), ()):
+                raise RefusedError("what others are leaving is for those who asked before")  # noqa: TRY301
         except RefusedError as refusal:
             return f"{refusal}; {self._make_way(waiting, live, now)}", False
         if not waiting.want.owner and self._state.recalls.open:
             return "it had its memory on loan, which is wanted by its owner now", False
-        return "", live.record.places[ORDINAL].hosted_bytes > placement.free_on(promises, _device(live))
+        return "", early
 
     def leaves_ns(self, live: Live) -> int:
         """How long the memory of a grant takes to leave at most, once it does, beside others that leave its device; 0:
