@@ -80,8 +80,16 @@ def a_day(directory: Path) -> Turns:
             return day
 
 
-@pytest.mark.parametrize("class_", ["interactive", "training"])
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("number", "class_"),
+    [
+        (2, "interactive"),
+        pytest.param(3, "interactive", marks=pytest.mark.slow),
+        pytest.param(2, "training", marks=pytest.mark.slow),
+        pytest.param(3, "training", marks=pytest.mark.slow),
+    ],
+)
 def test_each_has_its_turns_and_little_is_lost(number, class_, tmp_path):
     day = a_day(tmp_path)
     rng = random.Random(day.seed)
