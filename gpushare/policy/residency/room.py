@@ -163,8 +163,11 @@ def longer(own: int, others: Collection[int], capacity: int) -> Fraction:
 
 
 def turn_ends_ns(own: Resident, want: Want, waiting: Collection[Want], capacity: int, link: Link) -> int:
-    """Until when a borrower that works stays, whatever other borrowers want. `waiting`: those."""
-    least = link.turn_ns(own.size, want.size, training=own.training)
+    """Until when a borrower that works stays, whatever other borrowers want. `waiting`: those. For none of them is it
+    over before it is for those that have waited longer: the largest would never have a turn."""
+    order = in_order({*waiting, want})
+    into = max(one.size for one in order[: order.index(want) + 1])
+    least = link.turn_ns(own.size, into, training=own.training)
     return own.since_ns + int(least * longer(own.guaranteed, [one.guaranteed for one in waiting], capacity))
 
 
