@@ -46,6 +46,8 @@ _LEAVES_NS, _SLOWER = 2 * 10**9, 4
 """What is leaving takes as long as other moves, on a link that others use, too."""
 _NAMED = 3
 _SOONEST_S = 0.01
+_MOVING_NS = 10**9
+"""After so long a request is made again that found others in motion."""
 _BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
 
 
@@ -97,11 +99,25 @@ class Room:
             waiting.until_ns = now + policy.NEXT_NS  # its turn comes when those have had theirs
         if not waiting.made:
             answer = self._evictions.refused(peer, asked, asker, refusal)
+            if waiting.until_ns is None and self._others_move(waiting):
+                waiting.until_ns = now + _MOVING_NS
             if waiting.until_ns is None or type(answer) is not RefusedError:
                 self._wants.forget(key)
                 return answer
         estimate = self._estimate_ns(waiting, now) / 1e9
         return MakingRoomError(f"{refusal}; {self._said(waiting, now)}: ask again until then", estimate)
+
+    def _others_move(self, waiting: Waiting) -> bool:
+        """Whether it would fit if grants left that are on their way out or in now, or are about to begin: when they are
+        there, or away, it is known when its turn is."""
+        there = {device for devices in self._devices(waiting) for device in devices}
+        lend = [live for live in self._state if _device(live) in there and live.asked.lends]
+        moving = {live.id for live in lend if live.record.residency.where in (Where.SUSPENDING, Where.RESUMING)}
+        borrow = {live.id for live in lend if live.record.places[ORDINAL].borrowed_bytes}
+        begin = any(one.want.turns for one in self._wants.before(waiting.want.key))
+        return (
+            waiting.want.turns and (begin or bool(moving)) and self._node.fits([waiting.want.key], (), moving | borrow)
+        )
 
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """Called when a request got what it wanted."""
