@@ -150,11 +150,15 @@ class Judge:
 
     def bound_ns(self) -> int:
         """For how long an owner may wait: until all of the device has left over the link and as much has come back,
-        and those that have to leave have ended their work, or their grace."""
+        and those that have to leave have ended their work, or their grace. One that is stopped is given up after
+        `move_seconds` and a second for each GiB."""
         day = self._day
+        programs = [one for own in day.programs.values() for one in own]
+        silent = any(one.stopped or one.kind is not Kind.HONEST for one in programs)
+        given_up = 5 * S + day.devices[0].capacity * S // (1 << 30) if silent else 0
         copies = 2 * day.devices[0].capacity * S // day.rate
         graces = int(day.grace_s * S) if any(one.borrow_memory for one in day.requests.values()) else 0
-        return int(1.3 * copies) + 8 * S + graces
+        return int(1.3 * copies) + 8 * S + graces + given_up
 
     def _waits(self, program: Program) -> None:
         day, node = self._day, self._day.node
