@@ -311,8 +311,9 @@ def test_what_is_no_request_is_refused_and_not_logged(daemon, text):
 def test_requests_that_wait_in_one_piece_are_answered_in_order(daemon):
     with connect(daemon.layout.socket) as one:
         one.sendall(VERSION * 200)
-        for _ in range(3):
-            assert b"HTTP/1.1 200" in one.recv(1 << 16)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 200:
+            answers += one.recv(1 << 16)
     with connect(daemon.layout.socket) as one:
         one.sendall(b"POST /v1/grants HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         assert one.recv(64).startswith(b"HTTP/1.1 100")
