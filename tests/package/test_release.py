@@ -53,7 +53,7 @@ def test_the_wheel_is_what_its_name_states(wheel):
     assert listed.keys() == named.keys()
     assert all(size == str(len(named[name])) for name, (_, size) in listed.items() if size)
     programs = {name for name in named if name.startswith("gpushare/_lib/gpushare-")}
-    assert len(programs) == 5
+    assert len(programs) == 6
     assert programs <= runs
     for name, soname in (("_lib/libgpushare.so", "libcuda.so.1"), ("_lib/sim/libcuda.so.1", "libcuda.so.1")):
         with zipfile.ZipFile(wheel) as files, files.open(f"gpushare/{name}") as file:

@@ -20,8 +20,8 @@ OPERATIONS = {found.ok().label: found.ok() for found in schemathesis.openapi.fro
 STREAMS = {"GET /v1/watch"}
 # Errors for what a schema cannot express: which values go together, and what number a text means.
 VALUES = re.compile(
-    "out of range|not a whole number|is finer than|time.limit .* is below|are named: name as many|"
-    "selector, column|cannot have|"
+    "out of range|is for memory that is lent|not a whole number|is finer than|time.limit .* is below|"
+    "are named: name as many|selector, column|cannot have|"
     "are elsewhere|is built in|too little|give .* to |printable|no number as its size|no pid of a container|"
     "cannot be read|cannot be edited|config.json|bundle|is too small|is no tenant: make it first|is below it$|"
     "is on level|another than its name says|what no other is guaranteed|has a uid of its own|is taken twice|"

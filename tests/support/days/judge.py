@@ -64,7 +64,7 @@ class Judge:
             programs = day.programs.get(live.id, ())
             mapped = sum(one.mapped for one in programs)
             honest = all(one.kind is not Kind.LIAR for one in programs)
-            if mapped > place.here_bytes and honest:
+            if mapped > place.here_bytes + self._in_flight(live) and honest:
                 self.fault(f"{live.id} has {mapped} on its device, and {place.here_bytes} in the books")
             self._why_it_leaves(live)
         for device in day.devices:
@@ -91,6 +91,15 @@ class Judge:
         if day.askers or day.clock.now_ns - self.asked_ns < 45 * S or node.state.recalls.wants:
             return True
         return any(live.record.residency.where is not Where.RESIDENT for live in node.state if live.id != but)
+
+    def _in_flight(self, live: Live) -> int:
+        """Bytes of a grant that was given up while it left and goes on leaving: a process says that an allocation has
+        left before it has."""
+        programs = self._day.programs.get(live.id, ())
+        if live.record.residency.where is not Where.SUSPENDED:
+            return 0
+        moving = (one for one in programs if one.state is Passage.MOVING)
+        return sum(max((piece.size for piece in one.pieces), default=0) for one in moving)
 
     def _excused(self, device: Device) -> bool:
         """Whether somebody has room of a device that the books know nothing of: a liar, or one that has been killed."""
@@ -127,8 +136,12 @@ class Judge:
         node = self._day.node
         gone = any(not one.alive for one in program.limits.programs)  # whose memory comes free in a moment
         if node.up and program.grant in node.state and not gone:
-            need = sum(one.movable for one in self._day.programs.get(program.grant, ()))
+            # One that has freed some of what is coming back keeps its host memory until all is back.
+            need = sum(max(one.movable, one.drawn) for one in self._day.programs.get(program.grant, ()))
             book = node.pool.book
+            drawn = sum(one.drawn for own in self._day.programs.values() for one in own)
+            if book.counts().used > drawn:
+                return  # what was given back a moment ago is not emptied yet
             if book.reserved(program.grant) >= need:
                 said = f"{book.reserved(program.grant)} is reserved, {program.drawn} drawn"
                 self.fault(f"{program.grant} has no host memory for {need}: {said}, {book.counts()}")
