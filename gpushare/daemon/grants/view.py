@@ -173,7 +173,7 @@ def _residency(now: Residency, live: Live) -> residency_types.Residency:
         waits=now.waits,
         why=now.why,
         since_ns=now.since_ns,
-        said_idle=live.said_idle_ns is not None,
+        said_idle=live.said_idle_work is not None,
         receipt=live.receipt,
     )
 

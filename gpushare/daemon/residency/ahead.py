@@ -92,10 +92,10 @@ class Ahead:
         now = live.record.residency
         return Seen(
             grant=live.id,
-            work=sum(one.launches + one.touched for one in said),
+            work=reports.work(live),
             busy=any(one.inflight or one.waiting for one in said),
             movable_bytes=reports.sums(live).movable_bytes,
             after_ns=self.after_ns(live),
-            said_ns=live.said_idle_ns,
+            said_work=live.said_idle_work,
             ahead_bytes=now.reserved_bytes if now.ahead else 0,
         )

@@ -52,6 +52,11 @@ def _process(pid: int, said: SlotUsage, word: int, epoch: int, limit: int) -> Pr
     )
 
 
+def work(live: Live) -> int:
+    """A number that changes with whatever the grant's programs submit or allocate."""
+    return sum(one.launches + one.touched for one in said(live))
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Bytes of all processes of a grant: what can be moved; of that, what is in host memory, and what is on the device

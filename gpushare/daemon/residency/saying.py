@@ -1,8 +1,7 @@
 """What becomes of what a grant's programs say of its memory themselves (daemon/workloads/yield_desk.py)."""
 
-import time
-
 from gpushare.binding.wire import Yield
+from gpushare.daemon.residency import reports
 from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
 from gpushare.errors import CannotMoveError
@@ -23,7 +22,7 @@ def said(residency: Residency, live: Live, what: Yield) -> None:
                 # The reason alone: the answer is short, and who asked knows which grant it is.
                 raise CannotMoveError(f"its memory stays: {str(refusal).partition(': ')[2]}") from None
         case Yield.BACK:
-            live.said_idle_ns = None
+            live.said_idle_work = None
             if live.record.residency.hold:
                 raise CannotMoveError("somebody holds its memory away until it is resumed: gpushare grant resume")
             residency.resume(live)
@@ -31,4 +30,4 @@ def said(residency: Residency, live: Live, what: Yield) -> None:
 
 def _idle(live: Live) -> None:
     if live.asked.lends:
-        live.said_idle_ns = time.monotonic_ns()
+        live.said_idle_work = reports.work(live)

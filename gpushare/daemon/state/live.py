@@ -71,9 +71,9 @@ class Live:
     `socket`: set while it is in use. `handle`: the arbiter's, while the grant is served. `shares`: those pushed last,
     one per place. `starter`: pidfd of the runtime that is about to start the grant's container. `rv`: number of its
     last event in the watch stream. `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the
-    last time that one of its processes took too much memory of the driver, in words. `said_idle_ns`: monotonic, when
-    its programs last said that they are idle (`gpushare yield`); None: never, or they have said since that they are
-    back. `receipt`: what its last move gave or cost it, in words.
+    last time that one of its processes took too much memory of the driver, in words. `said_idle_work`: what they
+    had submitted (reports.work) when they last said that they are idle (`gpushare yield`); None: never, or they have
+    said since that they are back. `receipt`: what its last move gave or cost it, in words.
     """
 
     record: GrantRecord
@@ -91,7 +91,7 @@ class Live:
     eviction: Eviction | None = None
     shares: list[Share] = field(default_factory=list)
     exceeded: str = ""
-    said_idle_ns: int | None = None
+    said_idle_work: int | None = None
     receipt: str = ""
 
     @property

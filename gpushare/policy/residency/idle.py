@@ -9,22 +9,20 @@ from dataclasses import dataclass
 
 FOR_EVER_NS = 1 << 62
 """How long a grant counts as idle that says itself that it is."""
-_LATE_NS = 10**9
-"""Work is seen so late at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A grant that lends its memory. `work`: a number that changes with whatever its programs submit. `busy`: work is
-    in flight or waits. `after_ns`: after so long without work it is idle; 0: it never is. `said_ns`: monotonic, when it
-    said that it is; None: it did not. `ahead_bytes`: of the host pool, for its copy; 0: it has none."""
+    in flight or waits. `after_ns`: after so long without work it is idle; 0: it never is. `said_work`: its `work` when
+    it said that it is; None: it did not. `ahead_bytes`: of the host pool, for its copy; 0: it has none."""
 
     grant: str
     work: int
     busy: bool
     movable_bytes: int
     after_ns: int
-    said_ns: int | None = None
+    said_work: int | None = None
     ahead_bytes: int = 0
 
 
@@ -46,12 +44,11 @@ class Idle:
 
     def idle_ns(self, now_ns: int, one: Seen) -> int:
         """For how long it has done nothing, as it is seen now; 0: it works, or nothing is known of it yet."""
-        if one.busy or self._work.get(one.grant) != one.work:
+        if one.busy:
             return 0
-        # What is submitted after it was said makes it untrue; what was before may have been seen only later.
-        if one.said_ns is not None and one.said_ns >= self._since[one.grant] - _LATE_NS:
-            return FOR_EVER_NS
-        return now_ns - self._since[one.grant]
+        if one.said_work == one.work:
+            return FOR_EVER_NS  # it has submitted nothing since
+        return now_ns - self._since[one.grant] if self._work.get(one.grant) == one.work else 0
 
 
 def ahead(idle: Mapping[str, int], grants: Iterable[Seen], pool_bytes: int, other_bytes: int) -> dict[str, int]:

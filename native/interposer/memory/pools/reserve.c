@@ -121,9 +121,13 @@ static bool device_is_full(uint64_t bytes) {
 }
 
 bool gs_driver_again(CUresult result, int ordinal, uint64_t bytes, struct gs_patience *patience) {
-  if (GS_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || !gs_passage() || ordinal == GS_NO_DEVICE ||
-      (bytes && !device_is_full(bytes)))
+  if (GS_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || !gs_passage() || ordinal == GS_NO_DEVICE)
     return false;
+  if (bytes && !device_is_full(bytes)) { /* room may have come free in between */
+    bool again = !patience->tried;
+    patience->tried = true;
+    return again;
+  }
   uint64_t left = gs_patience_left(patience);
   if (left)
     gs_nap(left < AGAIN_NS ? left : AGAIN_NS);

@@ -37,21 +37,21 @@ def test_idle_is_who_submits_nothing_for_long() -> None:
 
 
 def test_a_grant_that_says_that_it_is_idle_is_until_it_works() -> None:
-    idle, second = Idle(), 10**9
+    idle = Idle()
 
     def at(now: int, work: int, *, busy: bool = False, said: int | None = None) -> bool:
-        one = replace(seen("a", work, busy=busy), said_ns=None if said is None else said * second)
-        idle.look(now * second, [one])
-        return idle.idle_ns(now * second, one) >= FOR_EVER_NS
+        one = replace(seen("a", work, busy=busy), said_work=said)
+        found = idle.idle_ns(now, one) >= FOR_EVER_NS
+        idle.look(now, [one])
+        return found
 
-    assert not at(10, 1)
-    assert at(20, 1, said=19)
-    assert at(21, 2, said=21), "what it had done before may be seen only now"
-    assert at(90, 2, said=21)
-    assert not at(95, 2, said=21, busy=True)
-    assert not at(99, 3, said=21)
-    assert not at(120, 3, said=21), "that was before it worked"
-    assert not at(121, 3)
+    assert at(1, 7, said=7), "before anybody has looked at it"
+    assert at(9, 7, said=7)
+    assert not at(10, 7, said=7, busy=True)
+    assert not at(11, 8, said=7)
+    assert not at(99, 8, said=7), "that was before it worked"
+    assert at(100, 8, said=8)
+    assert not at(101, 8)
 
 
 def test_who_is_idle_for_longest_is_copied_first() -> None:
