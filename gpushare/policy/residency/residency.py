@@ -79,7 +79,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
             return now, ()
         return replace(now, hold=True, back=False, waits=""), (Record(),)
     if now.where is Where.SUSPENDING:
-        held = now if now.hold or not event.hold else replace(now, hold=True)
+        held = now if now.hold or not event.hold else replace(now, hold=True, back=False)
         return held, () if held == now else (Record(),)
     gets_on = now.woken and (now.where is Where.RESUMING or event.now_ns < (now.stays_ns or 0))
     if gets_on and event.by is By.PERSON and not event.hold:

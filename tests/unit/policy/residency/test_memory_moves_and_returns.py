@@ -381,3 +381,20 @@ def test_processes_are_told_again_where_none_has_answered() -> None:
     assert advance(coming, Looked(1, (silent,)), MOVE_NS) == (coming, ())
     again, steps = advance(coming, Looked(coming.deadline_ns or 0, (silent,)), MOVE_NS)
     assert (again.epoch, steps) == (coming.epoch + 1, (policy.Record(), policy.Write(hosted=False)))
+
+
+def test_who_is_held_while_it_leaves_does_not_come_back() -> None:
+    """However often it was to come back before."""
+    leaving, _ = advance(RESIDENT, Suspend(0, By.WANT, False, 8), MOVE_NS)
+    going = Process(1, leaving.epoch - 1, movable_bytes=8, hosted_bytes=1, leaves=True)
+    leaving, _ = advance(leaving, Looked(1, (going,)), MOVE_NS)
+    assert leaving.leaving
+    wanted, _ = advance(leaving, Resume(2), MOVE_NS)
+    assert (wanted.where, wanted.back) == (Where.SUSPENDING, True)
+    held, _ = advance(wanted, Suspend(3, By.PERSON, True, 8), MOVE_NS)
+    gone = Process(1, held.epoch, movable_bytes=8, hosted_bytes=8, wants=True)
+    there, steps = advance(held, Looked(4, (gone,)), MOVE_NS)
+    assert (there.where, there.hold, there.back) == (Where.SUSPENDED, True, False)
+    assert policy.AskRoom() not in steps
+    still, steps = advance(there, Looked(5, (gone,)), MOVE_NS)
+    assert (still, steps) == (there, ())
