@@ -55,8 +55,8 @@ class Pressures:
             stalled = device in wanted and not any(map(_works, there))
             if pressure.passed(passed, stalled=stalled):
                 self._changed(device, pressure, there)
-            elif device not in wanted and pressure.level.measure is Measure.NONE and not pressure.last:
-                del self._pressure[device]  # nobody has waited there for a while
+            elif device not in wanted and pressure.level.measure is Measure.NONE and pressure.last == 0:
+                del self._pressure[device]  # nobody has waited there for a whole window
 
     def _changed(self, device: str, pressure: Pressure, there: Iterable[Live]) -> None:
         level = pressure.level
@@ -69,7 +69,7 @@ class Pressures:
         sizes = " + ".join(format_size(live.record.places[ORDINAL].memory_bytes) for live in borrowers)
         text = (
             f"work waited for memory, and nothing on device {shown.index} could run, for"
-            f" {float(pressure.last):.1%} of the last minute: borrowers have {sizes or 'nothing'}, and it has"
+            f" {float(pressure.last or 0):.1%} of the last minute: borrowers have {sizes or 'nothing'}, and it has"
             f" {format_size(shown.memory_bytes)}: {_SAID[level.measure]}"
         )
         log.warning("%s", text)

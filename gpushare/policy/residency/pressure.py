@@ -44,8 +44,8 @@ class Pressure:
         self._passed = self._stalled = 0
         self._bad = self._calm = 0
         self.level = Level()
-        self.last = Fraction(0)
-        """The share that was lost in the last window."""
+        self.last: Fraction | None = None
+        """The share that was lost in the last window; None: none is over yet."""
 
     def passed(self, ns: int, *, stalled: bool) -> bool:
         """So much time has passed, in which work waited and nothing on the device could run, or not. Returns whether
