@@ -46,13 +46,15 @@ _LEAVES_NS, _SLOWER = 2 * 10**9, 4
 """What is leaving takes as long as other moves, on a link that others use, too."""
 _NAMED = 3
 _SOONEST_S = 0.01
+_REST, _REST_MOST_S = 5, 1.0
+"""All wants are not looked at again for as many times as long as that took, by themselves."""
 _MOVING_NS = 10**9
 """After so long a request is made again that found others in motion."""
 _BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
 
 
 class Room:
-    """A gpushare.daemon.residency.residency.Recall. `links`: by id of the device. `promises`: as Wants.promises."""
+    """A gpushare.daemon.residency.protocols.Recall. `links`: by id of the device. `promises`: as Wants.promises."""
 
     def __init__(
         self,
@@ -71,6 +73,8 @@ class Room:
         """Until when grants are left alone that could not leave."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._rest_s = 0.0
+        """For so long all wants are not looked at again."""
         self.links = {device.id: Link() for device in state.devices}
         self._pressures = Pressures(state, publish, self.links)
         self.promises = self._wants.promises
@@ -91,7 +95,7 @@ class Room:
         behind = self.promises(key) is not None
         if behind:
             refusal = RefusedError(f"{refusal}, less what is kept for others who asked before")
-        waiting = self._wants.of_request(key, asked, now)
+        waiting = self._wants.of_request(key, peer.uid, asked, now)
         if waiting is None:
             return self._evictions.refused(peer, asked, asker, refusal)
         self._act(waiting, now)
@@ -351,6 +355,11 @@ class Room:
 
     def _retry(self) -> None:
         now = time.monotonic_ns()
+        self._retry_all(now)
+        self._rest_s = min(_REST_MOST_S, _REST * (time.monotonic_ns() - now) / 1e9)
+        self._set_timer(now)
+
+    def _retry_all(self, now: int) -> None:
         for known in (self._since, self._stays):
             for grant in [grant for grant in known if grant not in self._state]:
                 del known[grant]
@@ -361,13 +370,12 @@ class Room:
                 self._wants.forget(waiting.want.key)
             else:
                 self._act(waiting, now)
-        self._set_timer(now)
 
     def _set_timer(self, now: int) -> None:
         self._stop_timer()
         until = [one.until_ns for one in self._wants if one.until_ns is not None]
         if until and not self._closed:
-            delay = max(_SOONEST_S, (min(until) - now) / 1e9)
+            delay = max(_SOONEST_S, self._rest_s, (min(until) - now) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay, self._retry)
 
     def _stop_timer(self) -> None:

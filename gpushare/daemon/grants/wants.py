@@ -16,19 +16,21 @@ from gpushare.policy.residency import room as policy
 from gpushare.policy.residency.room import Want
 from gpushare.text.units import parse_memory
 
-WANTS_MAX = 64
-"""More requests than that are not remembered: they are refused as if nothing could be moved."""
+WANTS_MAX, WANTS_OF_USER = 64, 16
+"""More requests than that, and more of one user who is not root, are not remembered: they are refused as if nothing
+could be moved."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A want with what was done for it. `asked_ns`: when it was last asked for. `leaving`: grants that were told to
-    leave for it and have not left yet. `made`: there is room for it, or will be once those have left. `until_ns`: when
-    more may leave."""
+    """A want with what was done for it. `asked_ns`: when it was last asked for. `uid`: of who made the request.
+    `leaving`: grants that were told to leave for it and have not left yet. `made`: there is room for it, or will be
+    once those have left. `until_ns`: when more may leave."""
 
     want: Want
     wanted: Asked | Back
     asked_ns: int
+    uid: int = 0
     leaving: set[str] = field(default_factory=set)
     made: bool = False
     until_ns: int | None = None
@@ -45,16 +47,13 @@ class Wants:
     def __iter__(self) -> Iterator[Waiting]:
         return iter(list(self._waiting.values()))
 
-    def get(self, key: str) -> Waiting | None:
-        """The want with this key."""
-        return self._waiting.get(key)
-
-    def of_request(self, key: str, asked: Asked, now: int) -> Waiting | None:
-        """The want of a request, remembered from now on; None: too many are."""
+    def of_request(self, key: str, uid: int, asked: Asked, now: int) -> Waiting | None:
+        """The want of a user's request, remembered from now on; None: too many are."""
         if (known := self._waiting.get(key)) is None:
-            if sum(isinstance(one.wanted, Asked) for one in self._waiting.values()) >= WANTS_MAX:
+            requests = [one.uid for one in self._waiting.values() if isinstance(one.wanted, Asked)]
+            if len(requests) >= WANTS_MAX or (uid and requests.count(uid) >= WANTS_OF_USER):
                 return None
-            known = self._remember(self.draft(key, asked, now))
+            known = self._remember(replace(self.draft(key, asked, now), uid=uid))
         known.asked_ns = now
         return known
 

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _LOOKS = 10
 """In the shortest time after which a grant counts as idle, but at most once in 20 ms and at least once a second."""
 _LEAST_S, _MOST_S = 0.02, 1.0
+_REST = 5
+"""Between two looks there are so many times as long as a look takes: any user may say that 0.1 s are idle."""
 
 
 class Ahead:
@@ -36,10 +38,16 @@ class Ahead:
 
     def start(self) -> None:
         """Looks from now on."""
+        self._look_in(_MOST_S)
+
+    def _look_in(self, seconds: float) -> None:
         if self._pool.size_bytes:
-            after = [after for live in self._state if live.asked.lends and (after := self.after_ns(live))]
-            every = min(after, default=0) / _LOOKS / 1e9 or _MOST_S
-            self._timer = asyncio.get_running_loop().call_later(min(_MOST_S, max(_LEAST_S, every)), self._look)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _every_s(self) -> float:
+        after = [after for live in self._state if live.asked.lends and (after := self.after_ns(live))]
+        every = min(after, default=0) / _LOOKS / 1e9 or _MOST_S
+        return min(_MOST_S, max(_LEAST_S, every))
 
     def close(self) -> None:
         """Looks no more; copies stay."""
@@ -68,11 +76,18 @@ class Ahead:
         return found
 
     def _look(self) -> None:
-        self.start()
-        now = time.monotonic_ns()
+        began = time.monotonic_ns()
+        try:
+            self._copy_ahead(began)
+            self.looked()
+        finally:
+            self._look_in(max(self._every_s(), _REST * (time.monotonic_ns() - began) / 1e9))
+
+    def _copy_ahead(self, now: int) -> None:
         seen = {live.id: self._seen(live) for live in self._state if self._counts(live)}
         self._idle.look(now, seen.values())
-        idle = {live.id: self.idle_ns(live, now) for live in self._state if live.id in seen and self.is_idle(live, now)}
+        rested = {one.grant: self._idle.idle_ns(now, one) for one in seen.values() if one.after_ns}
+        idle = {grant: ns for grant, ns in rested.items() if ns >= seen[grant].after_ns}
         other = self._pool.size_bytes - self._pool.free_bytes - sum(one.ahead_bytes for one in seen.values())
         changes = ahead(idle, seen.values(), self._pool.size_bytes, other)
         for grant, size in sorted(changes.items(), key=lambda change: change[1]):
@@ -80,7 +95,6 @@ class Ahead:
                 self._residency.copy_ahead(self._state.live(grant), size)
             except RefusedError as refusal:
                 log.info("memory of grant %s is not copied ahead: %s", grant, refusal)
-        self.looked()
 
     def _counts(self, live: Live) -> bool:
         now = live.record.residency

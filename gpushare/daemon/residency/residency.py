@@ -138,7 +138,8 @@ class Residency:
             began = loop.time()
             processes = reports.processes(live)
             self._moves.looked(live, processes)
-            leave_ns = self.recall.leaves_ns(live)
+            leaves = live.record.residency.where is Where.SUSPENDING
+            leave_ns = self.recall.leaves_ns(live) if leaves else 0
             self._send(live, policy.Looked(time.monotonic_ns(), processes, reports.free(live), leave_ns))
             self._rests[live.id] = loop.time() + min(_REST_MOST_S, _REST * (loop.time() - began))
 

@@ -1,5 +1,4 @@
-"""Whose memory leaves a device when somebody wants room there. Pure: times are arguments, what would fit is asked of a
-`World`.
+"""Whose memory leaves a device when somebody wants room there. Pure: times are arguments, `Fits` says what would fit.
 
 Room is made in this order: memory of grants that do nothing, the least recently used first, and among those what needs
 no copy; then what borrowers have, by the ladder of gpushare.policy.loans (for an owner) or when their turn is over (for
