@@ -117,8 +117,10 @@ class Evictions:
         key, recalls = key_back(live), self._state.recalls
         self._wanted.setdefault(key, Back(live))
         self._node.away = away
-        self._act(recalls.wanted(time.monotonic_ns(), key, live.record.tenant, self._node))
-        self._node.away = ()
+        try:
+            self._act(recalls.wanted(time.monotonic_ns(), key, live.record.tenant, self._node))
+        finally:
+            self._node.away = ()
         want = recalls.wants.get(key)
         if want is None:
             return "nobody has it on loan"
