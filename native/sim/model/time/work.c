@@ -1,6 +1,7 @@
 /* Appending work, waiting for it, and the worker thread that advances the model while the program makes no calls. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -226,10 +227,18 @@ static void run_host(struct sim_device *device, struct sim_item *item) {
   sim_lane_wake(device); /* wakes the threads that wait for the stream */
 }
 
+struct worker_start {
+  struct sim_device *device;
+  sem_t up; /* posted by the worker, which does not use this afterwards */
+};
+
 static void *worker(void *arg) {
-  struct sim_device *device = arg;
+  struct worker_start *start = arg;
+  struct sim_device *device = start->device;
   prctl(PR_SET_NAME, "sim-worker");
   prctl(PR_SET_TIMERSLACK, 1ul);
+  sim_host_function(false); /* the loader allocates a thread's variables at their first use */
+  sem_post(&start->up);
   sim_lock();
   for (;;) {
     uint32_t word = sim_lane_word(device);
@@ -249,6 +258,7 @@ static void *worker(void *arg) {
   return NULL;
 }
 
+/* Returns once the worker needs no more host memory: a program that has none left afterwards must not end by it. */
 void sim_worker_need(CUdevice index) {
   struct sim_device *device = &sim_devices[index];
   if (device->worker) {
@@ -258,11 +268,16 @@ void sim_worker_need(CUdevice index) {
   sigset_t all, before;
   pthread_attr_t attributes;
   pthread_t thread;
+  struct worker_start start = {.device = device};
+  sem_init(&start.up, 0, 0);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* signals must be delivered to the program's own threads */
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  device->worker = pthread_create(&thread, &attributes, worker, device) == 0;
+  device->worker = pthread_create(&thread, &attributes, worker, &start) == 0;
   pthread_attr_destroy(&attributes);
+  while (device->worker && sem_wait(&start.up) != 0)
+    ; /* interrupted */
+  sem_destroy(&start.up);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
