@@ -130,6 +130,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
   bool slice = queue->sampled_held == GS_HELD;
   bool held = slice || (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
+  if (queue->sampled_held == GS_HELD_BRIEFLY && !held && function && function->observed > 0)
+    elapsed = minimum(maximum(function->estimate, elapsed - queue->sampled_host), elapsed);
   struct sample sample = {elapsed, begun, slice, held, false, false, false};
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;

@@ -126,16 +126,21 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   bool same = segment->launches == 1 && off < GS_METER_CLOCK_NS && -off < GS_METER_CLOCK_NS;
   if (is_late(shown, shown->lag))
     found_late(meter, shown, gs_own_time(shown->lag, shown->residents));
-  if (segment->clouded || (shown->whole && same)) {
+  bool within = shown->longest && off > 0; /* its mean says more */
+  if (within) {
+    charge(meter, queue, shown, shown->begin, shown->done, shown->total);
+  } else if (segment->clouded || (shown->whole && same)) {
     charge(meter, queue, shown, shown->begin, shown->done,
            gs_meter_fit(meter, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
   } else if (shown->whole) {
-    charge(meter, queue, shown, shown->begin, shown->done, room);
-    balance_seen(meter, shown, room);
+    /* other processes of the grant may have had the rest */
+    double took = minimum(maximum(shown->total, gs_own_time(room, shown->residents)), room);
+    charge(meter, queue, shown, shown->begin, shown->done, took);
+    balance_seen(meter, shown, took);
   } else {
     charge_end(meter, queue, shown, room);
   }
-  if (shown->whole)
+  if (shown->whole && !within)
     learn_whole(meter, shown, room);
 }
 
@@ -149,8 +154,10 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   if (from > shown->done)
     from = shown->done;
   struct gs_had had = gs_meter_had(meter, from, shown->done, shown->came, rest + stalled);
-  bool late = is_late(shown, had.least), unsliced = !shown->came && had.most < GS_METER_UNSLICED_NS &&
-                                                    GS_METER_KNEE * shown->total < GS_METER_UNSLICED_NS;
+  bool late = !shown->longest && is_late(shown, had.least);
+  bool unsliced =
+      !shown->came && had.most < GS_METER_UNSLICED_NS && GS_METER_KNEE * shown->total < GS_METER_UNSLICED_NS;
+  bool within = shown->longest && had.beside < GS_METER_CLOCK_NS && shown->total < had.most - stalled;
   if (late)
     found_late(meter, shown, had.least);
   if (!late && shown->whole && shown->came && gs_meter_beside(meter)) {
@@ -161,12 +168,14 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
     took = gs_meter_fit(meter, segment, shown->total, 0, room + had.most);
   else if (late)
     took = minimum(before, room) + had.likely;
+  else if (within)
+    took = shown->total;
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
     balance_seen(meter, shown, took = maximum(had.most - stalled, 0));
   else
     took = gs_meter_fit(meter, segment, shown->total, maximum(had.least - stalled, 0),
                         room + maximum(had.most - stalled, 0));
-  if (shown->whole && (had.beside < GS_METER_CLOCK_NS || unsliced))
+  if (shown->whole && !within && (had.beside < GS_METER_CLOCK_NS || unsliced))
     learn_whole(meter, shown, took);
   charge(meter, queue, shown, shown->begin, shown->done, took);
 }

@@ -79,14 +79,21 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
                              bool empty, bool shared) {
   bool unknown = gs_function_unknown(function), lengthy = empty && long_enough(meter, function->estimate);
   double weight = 0;
-  bool again = queue->again > 0, chosen = gs_purse_chosen(meter, queue, &weight);
+  bool put_off = queue->put_off, again = queue->again > 0 && !put_off, chosen = gs_purse_chosen(meter, queue, &weight);
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_bracket > LOST_NS;
   free = free && (!queue->sampled || empty); /* the last one is done, as far as is known */
   /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */
   bool beside = chosen && empty && shared;
-  bool wanted = unknown || again || beside || (chosen && !lengthy && gs_purse_usual(meter));
+  bool wanted = unknown || again || put_off || beside || (chosen && !lengthy && gs_purse_usual(meter));
+  /* Whether the queue is empty is not known after repeated launches, of which most chosen ones are the next. */
+  queue->put_off = wanted && chosen && !unknown && !again && queue->repeated > 0;
+  if (queue->put_off) {
+    queue->again = weight;
+    queue->open.weight = 0;
+    return 0;
+  }
   bool bracket = wanted && alone && free && !queue->repeated && (!lengthy || unknown || beside) &&
                  (again || queue->end < now + GS_METER_LATE_NS) && (unknown || !shared || queue->open.launches == 0);
   queue->open.weight = lengthy || unknown ? 1 : chosen ? weight : 0;
@@ -156,6 +163,11 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (plan & GS_PLAN_MARK && open->launches == 1 && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     plan |= GS_PLAN_START;
   return plan;
+}
+
+void gs_meter_started(struct gs_queue *queue, uint64_t now) {
+  if (queue->open.launches == 1)
+    queue->open.first = now;
 }
 
 void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,

@@ -143,6 +143,7 @@ struct gs_queue {
   uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
   double seen_ns;              /* what was charged for it */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */
+  bool put_off;                /* because that one followed repeated ones */
   double due;                  /* chance to be drawn until the next launch is chosen, see purse.c */
   uint32_t repeated; /* repeated launches since the last planned one: the queue may not be as empty as believed */
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long
@@ -268,6 +269,8 @@ static inline bool gs_meter_close_first(const struct gs_queue *queue, const stru
  * after it; hold the stream before the bracket. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
+/* The start mark of the launch just planned is recorded: the launch is made at `now`, or later. */
+void gs_meter_started(struct gs_queue *queue, uint64_t now);
 /* Books n more launches of a function, made at unknown times since the last planned one. key: of the function, whose
  * entry may have been reused meanwhile. */
 void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,

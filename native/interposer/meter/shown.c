@@ -58,6 +58,7 @@ static struct gs_shown look(const struct gs_meter *meter, const struct gs_queue 
   shown.expected = maximum(shown.expected, shown.total / maximum(segment->launches, 1));
   shown.alone = segment->lease == lease && (lease & GS_METER_HELD) && !segment->shared;
   shown.whole = !segment->clouded && seen_whole(mark, &shown);
+  shown.longest = shown.whole && segment->launches == 1 && shown.lag <= GS_METER_CLOCK_NS;
   return shown;
 }
 

@@ -14,6 +14,7 @@ struct gs_shown {
   double rest;          /* and how much of that is its own */
   double total;         /* its estimate */
   bool whole;           /* its stream was seen at work from `begin` on */
+  bool longest;         /* and it took no longer than that: its mark was recorded after its one launch was done */
   bool came;            /* its stream had no work before it */
   bool alone;           /* no others were on the device */
   uint32_t residents;   /* number of the grant's processes on the device */

@@ -34,8 +34,12 @@ static void no_bracket(struct gs_submission *submission) {
 /* Carries out what the plan asks for before the launch. */
 static void follow_before(struct gs_submission *submission) {
   struct gs_stream *stream = submission->stream;
-  if (submission->plan & GS_PLAN_START)
+  if (submission->plan & GS_PLAN_START) {
     gs_mark_record(stream, true);
+    gs_biased_take(&stream->device->lock);
+    gs_meter_started(&stream->queue, gs_now());
+    gs_biased_drop(&stream->device->lock);
+  }
   if (!(submission->plan & GS_PLAN_SAMPLE))
     return;
   if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_ACQUIRE))

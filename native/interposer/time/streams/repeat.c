@@ -4,11 +4,6 @@
 
 __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-static uint32_t least(double a, double b) {
-  double n = a < b ? a : b;
-  return n <= 0 ? 0 : n < GS_REPEAT_MOST ? (uint32_t)n : GS_REPEAT_MOST;
-}
-
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
                     double room, uint64_t tick, uint64_t now) {
   struct gs_time *time = gs_time();
@@ -17,7 +12,6 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   bool again = repeat->key == key && repeat->stream == stream && repeat->handle == stream->handle;
   uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
            since = launches - stream->booked_launches;
-  double each;
   stream->booked_launches = launches;
   stream->booked = now;
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
@@ -28,16 +22,13 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->left = 0;
   if (!again || gs_function_unknown(function))
     return;
-  each = (double)gone / (double)since;
-  if (each < function->estimate)
-    each = function->estimate;
   repeat->lease_word = &stream->device->limits->lease;
   repeat->lease = lease;
   repeat->soon = function->estimate < GS_REPEAT_SHORT_NS
                      ? 0
                      : tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_NS);
   repeat->short_wait =
-      (uint64_t)((function->estimate + GS_METER_LATE_NS) * (double)stream->device->ticks.within / GS_TICKS_BELIEVED_NS);
+      (uint64_t)(gs_repeat_short_wait(function) * (double)stream->device->ticks.within / GS_TICKS_BELIEVED_NS);
   repeat->repeats_word = &time->repeats;
   /* `repeats` before `captures`: a capture that begins now changes the words in the opposite order. */
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
@@ -45,10 +36,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
     return;
   if (gs_passage() && !(repeat->inside = gs_launch_word()))
     return;
-  repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue,
-                                   least(GS_REPEAT_NS / each, room / 4 / function->estimate));
-  if (repeat->left < GS_REPEAT_LEAST)
-    repeat->left = 0;
+  repeat->left = gs_repeats_after(stream->device->meter, &stream->queue, function, (double)gone / (double)since, room);
   stream->repeats = function;
   stream->repeats_key = function->key;
   __atomic_store_n(&stream->repeater, repeat, __ATOMIC_RELAXED);

@@ -8,15 +8,9 @@
 #ifndef GPUSHARE_REPEAT_H
 #define GPUSHARE_REPEAT_H
 
+#include "interposer/meter/repeats.h"
 #include "interposer/process/process.h"
 #include "interposer/time/timing.h"
-
-enum {
-  GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
-  GS_REPEAT_LEAST = 4,   /* fewer repetitions save little */
-  GS_REPEAT_MOST = 32,
-  GS_REPEAT_SHORT_NS = 10000 /* waits for kernels shorter than this are booked with the next launch */
-};
 
 struct __attribute__((aligned(64))) gs_repeat {
   uint64_t key;      /* where the grant lends idle memory: its complement */

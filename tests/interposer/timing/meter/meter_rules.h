@@ -31,5 +31,6 @@ void check_brackets(void);
 void check_marks(void);
 void check_beside(void);
 void check_waits(void);
+void check_late(void);
 
 #endif

@@ -369,5 +369,6 @@ int main(void) {
   check_marks();
   check_beside();
   check_waits();
+  check_late();
   return 0;
 }

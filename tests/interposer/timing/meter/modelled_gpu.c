@@ -1,5 +1,7 @@
 #include "modelled_gpu.h"
 
+#include "modelled_repeats.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +193,7 @@ static void take_sample(int s) {
   if (!queues[s].sampled || bracket[s][1] > now)
     return;
   now += reading;
+  absorb_all();
   if (early[s]) {
     clocked++;
     gs_clock_not_before(&clocks[0], early[s] - skew, queues[s].sampled_from);
@@ -204,6 +207,7 @@ static void take_sample(int s) {
 
 void reap(void) {
   notice();
+  absorb_all();
   for (;;) {
     for (int s = 0; s < STREAMS; s++)
       take_sample(s);
@@ -235,6 +239,7 @@ static void mark(int s, bool start) {
   if (first)
     reap();
   uint64_t began = now;
+  absorb(s);
   struct gs_mark *mark = gs_meter_mark(&meter, &queues[s], start, now);
   if (!mark) {
     if (!first)
@@ -289,12 +294,20 @@ static void gate(int s) {
   }
 }
 
+/* Estimated work that the bound still lets in flight. */
+static double room(void) { return (foreign == ALONE ? 50e6 : 2e6) - meter.inflight; }
+
 void launch(int s, uint64_t key, uint64_t ns) {
+  if (metered && held_at(now) && repeats(s, key, lease_at(now))) {
+    kernel(s, ns);
+    return;
+  }
   gate(s);
   if (!metered) {
     kernel(s, ns);
     return;
   }
+  absorb(s);
   struct gs_function *function = gs_meter_function(&meter, key);
   if (gs_meter_close_first(&queues[s], function, now)) {
     mark(s, false);
@@ -302,8 +315,11 @@ void launch(int s, uint64_t key, uint64_t ns) {
   }
   uint64_t planned = now, began;
   uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, lease_at(now));
-  if (plan & GS_PLAN_START)
+  repeat_from(s, key, lease_at(now), room());
+  if (plan & GS_PLAN_START) {
     mark(s, true);
+    gs_meter_started(&queues[s], now);
+  }
   if (plan & GS_PLAN_SAMPLE)
     take_sample(s);
   if (plan & GS_PLAN_SAMPLE && queues[s].sampled) {
@@ -336,12 +352,16 @@ void launch(int s, uint64_t key, uint64_t ns) {
 
 void sync_stream(int s) {
   uint64_t began = now; /* the thread may lose its processor while the mark is recorded */
-  if (metered && gs_meter_check_before_sync(&queues[s]))
-    mark(s, false);
+  bool brief = metered && wait_is_short(s, began);
+  if (metered && !brief) {
+    absorb(s);
+    if (gs_meter_check_before_sync(&queues[s]))
+      mark(s, false);
+  }
   if (tail[s] > now)
     now = tail[s];
   call(5000); /* the thread wakes up, or gets its processor back */
-  if (!metered)
+  if (!metered || (brief && wait_is_short(s, began)))
     return;
   reap();
   take_sample(s);
@@ -355,13 +375,17 @@ void remake_stream(int s) {
     return;
   reap();
   take_sample(s);
+  forget_repeats(s);
   memset(&queues[s], 0, sizeof queues[s]);
   queues[s].unclocked = !clocks[0].set;
 }
 
 void sync_all(void) {
-  for (int s = 0; s < STREAMS; s++)
+  absorb_all(); /* the gate thread would find them idle, whichever way they were waited for */
+  for (int s = 0; s < STREAMS; s++) {
+    forget_repeats(s);
     sync_stream(s);
+  }
 }
 
 void wait_unseen(int s) {
@@ -382,8 +406,10 @@ void restart(void) {
   if (reading > 0)
     meter.mark_most_ns = 12500000; /* as for a program that is alone */
   memset(queues, 0, sizeof queues);
-  for (int s = 0; s < STREAMS; s++)
+  for (int s = 0; s < STREAMS; s++) {
     queues[s].unclocked = true;
+    forget_repeats(s);
+  }
   memset(clocks, 0, sizeof clocks);
   clocked = 0;
   memset(tail, 0, sizeof tail);

@@ -120,8 +120,8 @@ FAMILIES = {
             for p in ("shrinking", "shrinkingunseen")
             for ns in (10_000, 30_000, 100_000)
         ],
-        0.12,
-        0.04,
+        0.2,
+        0.05,
         0.02,
     ),
     "leases in turn": Family(
