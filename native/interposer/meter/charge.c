@@ -173,7 +173,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
     balance_seen(meter, shown, took = maximum(had.most - stalled, 0));
   else
-    took = gs_meter_fit(meter, segment, shown->total, maximum(had.least - stalled, 0),
+    took = gs_meter_fit(meter, segment, shown->total, maximum(had.likely - stalled, 0),
                         room + maximum(had.most - stalled, 0));
   if (shown->whole && !within && (had.beside < GS_METER_CLOCK_NS || unsliced))
     learn_whole(meter, shown, took);

@@ -291,7 +291,24 @@ static void check_right_after(void) {
   CHECK(meter.busy > 400000 && function->estimate == 100000);
 }
 
+/* Two launches at once of 1 ms each on average, of which the second took more beside others, whatever they had. */
+static void check_longer(void) {
+  fresh();
+  gs_meter_turn(&meter, 1, now);
+  struct gs_function *function = known(0x1000, 1.0 * ms);
+  for (int i = 0; i < 2; i++)
+    marked(0, function, 1, now + 2000);
+  done(0, now + 10000000);
+  double even = 9.0 * ms / 2, least = even - GS_METER_SLICE_NS / 2.0;
+  CHECK(near(done(0, now + 19000000), even, 2000) && even > least + ms);
+  /* Not if it may have taken its average. */
+  function->estimate = least + 1000;
+  marked(0, function, 1, now + 2000);
+  CHECK(near(done(0, now + 28000000), least + 1000, 2000));
+}
+
 void check_beside(void) {
+  check_longer();
   check_had();
   check_had_slices();
   check_had_kept();

@@ -105,6 +105,8 @@ static void regain(void) {
   now += REVOKE + (now - lease.granted >= LEASE ? chance(LEASE) : chance(WAIT_MOST));
   lease.granted = now;
   lease.tail_until = now + chance(REST_MOST);
+  if (lease.tail_until < device_free) /* what is in flight was given its time beside the other when it was launched */
+    lease.tail_until = device_free;
   lease.lost = now + LEASE;
   lease.idle = IDLE_LEAST + chance(chance(IDLE_MOST));
   lease.word += 2;
