@@ -2,6 +2,9 @@
 beside a trainer does: it gets the device while the other's work is still on it, and loses it when it has been idle."""
 
 import json
+import os
+import random
+import secrets
 import subprocess
 
 import pytest
@@ -22,7 +25,23 @@ CASES = {
     "beside-20ms": ([20_000], "event", 40, (3, 210 * US), (5, 3 * US)),
     "beside-four": ([20, 50, 1000, 5000], "event", 30, (8, 300 * US), (3, 5 * US)),
 }
-RUN_MS = 2500
+RUN_MS = 5000
+SEED = int(os.environ.get("GPUSHARE_WAKES_SEED") or secrets.randbelow(1 << 40))
+RANDOM = int(os.environ.get("GPUSHARE_WAKES") or 4)
+"""Random programs of a run, of seeds from SEED on."""
+
+
+def drawn(seed: int) -> tuple:
+    """A case of two or three bursts, beside one to four others."""
+    draw = random.Random(seed)
+
+    def length(most: int) -> int:
+        return int(US * (most / US) ** draw.random())
+
+    bursts = [(draw.randint(1, 8), length(5 * MS)) for _ in range(draw.randint(2, 3))]
+    others = draw.sample([20, 50, 1000, 5000, 20_000], draw.randint(1, 4))
+    return others, draw.choice(["stream", "event", "context"]), int(200 ** draw.random()), *bursts
+
 
 
 @pytest.fixture
@@ -75,6 +94,17 @@ def played(daemon: Daemon, case: tuple, time: str, **options: str) -> tuple[int,
 def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
     charged, truth, wakes = played(daemon, case[1:], "75%", **{"class": "interactive"})
     # of each wake, a few us of the other's work may be taken for its own, and the other way round
+    assert charged == pytest.approx(truth, rel=0.05, abs=0.05 * truth + 20 * US * wakes)
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("case", [drawn(SEED + i) for i in range(RANDOM)], ids=[f"seed-{i}" for i in range(RANDOM)])
+@BUSY
+def test_a_random_one_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
+    print(f"GPUSHARE_WAKES_SEED={SEED}: {case}")
+    charged, truth, wakes = played(daemon, case[1:], "75%", **{"class": "interactive"})
     assert charged == pytest.approx(truth, rel=0.05, abs=0.05 * truth + 20 * US * wakes)
 
 
