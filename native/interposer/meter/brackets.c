@@ -69,6 +69,21 @@ static void seen_until(const struct gs_queue *queue, struct gs_segment *segment,
   segment->stalled = 0;
 }
 
+/* The launch took `took` ns until `done`. It is charged that, in place of what it was charged while it was only seen at
+ * work (gs_meter_had_work). */
+static void charge_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_segment *segment, uint64_t done,
+                          double took) {
+  if (segment != &queue->open || segment->launches > 1 || queue->seen_to <= queue->sampled_from) {
+    gs_timeline_add(meter, done - (uint64_t)took, done, took, 1);
+    return;
+  }
+  gs_timeline_fill(meter, done - (uint64_t)took, done, took - queue->seen_ns);
+  meter->credit += maximum(queue->seen_ns - took, 0);
+  segment->excess += queue->seen_ns;
+  queue->seen_from = queue->seen_to;
+  queue->seen_ns = 0;
+}
+
 /* What the launch took. Others may have been on the device meanwhile. A stream that was held reaches the first event in
  * a time slice of this process, and the launch follows at once: a short one is done before the slice is. For any other
  * its length decides within bounds. */
@@ -149,7 +164,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   look_beside(meter, queue, function, residents, &sample);
   bool known = function->observed >= GS_METER_TRUSTED, far = gs_function_far(function, sample.took);
   if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {
-    gs_timeline_add(meter, done - (uint64_t)sample.took, done, sample.took, 1);
+    charge_launch(meter, queue, segment, done, sample.took);
     seen_until(queue, segment, function, done);
   } else if (sample.own && segment && known) {
     gs_segment_without(segment, function);

@@ -84,18 +84,19 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
   add_wait(meter, queue, waited);
 }
 
-/* What is certain is charged at once; the rest when the segment has ended. */
+/* What is certain is charged at once; the rest when the segment has ended. Others leave rather than come while this
+ * process waits for its turn, so what it had it had last: a bracket may show later when it began. */
 void gs_meter_had_work(struct gs_meter *meter, struct gs_queue *queue, uint64_t from, uint64_t to) {
   if (from != queue->seen_to) {
     queue->seen_from = from;
     queue->seen_ns = 0;
   }
-  double more = gs_meter_had(meter, queue->seen_from, to, true, 0).least - queue->seen_ns;
+  double least = gs_meter_had(meter, queue->seen_from, to, true, 0).least, more = least - queue->seen_ns;
   queue->seen_to = to;
   if (more <= 0)
     return;
   queue->seen_ns += more;
-  queue->open.excess -= gs_timeline_fill(meter, queue->seen_from, to, more);
+  queue->open.excess -= gs_timeline_fill(meter, to - (uint64_t)least, to, more);
 }
 
 /* The stream was seen at work out of the marks' sight, with launches of unknown length: the rest of its residency. */

@@ -25,7 +25,7 @@ CASES = {
     "beside-20ms": ([20_000], "event", 40, (3, 210 * US), (5, 3 * US)),
     "beside-four": ([20, 50, 1000, 5000], "event", 30, (8, 300 * US), (3, 5 * US)),
 }
-RUN_MS = 5000
+RUN_MS = 2500
 SEED = int(os.environ.get("GPUSHARE_WAKES_SEED") or secrets.randbelow(1 << 40))
 RANDOM = int(os.environ.get("GPUSHARE_WAKES") or 4)
 """Random programs of a run, of seeds from SEED on."""
@@ -94,7 +94,7 @@ def played(daemon: Daemon, case: tuple, time: str, **options: str) -> tuple[int,
 def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
     charged, truth, wakes = played(daemon, case[1:], "75%", **{"class": "interactive"})
     # of each wake, a few us of the other's work may be taken for its own, and the other way round
-    assert charged == pytest.approx(truth, rel=0.05, abs=0.05 * truth + 20 * US * wakes)
+    assert charged == pytest.approx(truth, abs=0.05 * truth + 20 * US * wakes)
 
 
 @pytest.mark.timing
@@ -103,9 +103,11 @@ def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
 @pytest.mark.parametrize("case", [drawn(SEED + i) for i in range(RANDOM)], ids=[f"seed-{i}" for i in range(RANDOM)])
 @BUSY
 def test_a_random_one_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
+    """All its launches are of one function, whatever they take, so that the mean says little; others' kernels of up to
+    20 ms end in the midst of its own."""
     print(f"GPUSHARE_WAKES_SEED={SEED}: {case}")
     charged, truth, wakes = played(daemon, case[1:], "75%", **{"class": "interactive"})
-    assert charged == pytest.approx(truth, rel=0.05, abs=0.05 * truth + 20 * US * wakes)
+    assert charged == pytest.approx(truth, abs=0.1 * truth + 40 * US * wakes)
 
 
 @pytest.mark.timing
