@@ -142,9 +142,11 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   plan |=
       plan_measure(meter, queue, function, now, empty, meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
   note_latest(meter, queue, now);
+  queue->latest = gs_queue_latest(queue, now) + (uint64_t)estimate;
   queue->planned = now;
   queue->bracket_done = 0;
   queue->repeated = 0;
+  queue->repeated_ns = 0;
   meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   book(meter, queue, estimate, 1);
@@ -179,6 +181,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     begin_segment(meter, queue, queue->closed);
   note_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
   queue->repeated += n;
+  queue->repeated_ns += estimate;
   queue->due = maximum(queue->due - n * gs_purse_chance(meter), 1e-9);
   meter->end += (uint64_t)estimate;
   book(meter, queue, estimate, n);

@@ -48,6 +48,13 @@ static inline double gs_meter_mark_ns(const struct gs_meter *meter) { return met
 
 /* ---- shown.c ---- */
 
+/* When the work launched until `at` is done at the latest, as believed: nobody knows when the repeated launches since the
+ * last planned one were made, perhaps just before. */
+static inline uint64_t gs_queue_latest(const struct gs_queue *queue, uint64_t at) {
+  uint64_t latest = queue->latest > at ? queue->latest : at;
+  latest += (uint64_t)queue->repeated_ns;
+  return latest > queue->end ? latest : queue->end;
+}
 /* Whether work took so much longer than expected that the estimate is wrong. */
 static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
 /* The part of the time that work took which shows its own length: the grant's other processes may have had their time

@@ -145,7 +145,9 @@ struct gs_queue {
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */
   bool put_off;                /* because that one followed repeated ones */
   double due;                  /* chance to be drawn until the next launch is chosen, see purse.c */
-  uint32_t repeated; /* repeated launches since the last planned one: the queue may not be as empty as believed */
+  uint32_t repeated;  /* repeated launches since the last planned one: the queue may not be as empty as believed */
+  double repeated_ns; /* their estimate */
+  uint64_t latest;    /* when the others are believed to be done if repeated ones were made as late as can be */
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long
    * the stream is busy shows nothing about its kernels. Atomic. */
   bool clouded;

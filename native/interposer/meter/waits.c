@@ -53,7 +53,9 @@ static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64
 
 /* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
 static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
-  uint64_t end = meter->end > queue->end ? meter->end : queue->end; /* other streams may have had the device first */
+  uint64_t end = gs_queue_latest(queue, waited.began);
+  if (end < meter->end) /* other streams may have had the device first */
+    end = meter->end;
   double expected = after(end, waited.began), took;
   if (waited.until <= waited.began)
     return false;
@@ -84,19 +86,18 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
   add_wait(meter, queue, waited);
 }
 
-/* What is certain is charged at once; the rest when the segment has ended. Others leave rather than come while this
- * process waits for its turn, so what it had it had last: a bracket may show later when it began. */
+/* What is certain is charged at once; the rest when the segment has ended. */
 void gs_meter_had_work(struct gs_meter *meter, struct gs_queue *queue, uint64_t from, uint64_t to) {
   if (from != queue->seen_to) {
     queue->seen_from = from;
     queue->seen_ns = 0;
   }
-  double least = gs_meter_had(meter, queue->seen_from, to, true, 0).least, more = least - queue->seen_ns;
+  double more = gs_meter_had(meter, queue->seen_from, to, true, 0).least - queue->seen_ns;
   queue->seen_to = to;
   if (more <= 0)
     return;
   queue->seen_ns += more;
-  queue->open.excess -= gs_timeline_fill(meter, to - (uint64_t)least, to, more);
+  queue->open.excess -= gs_timeline_fill(meter, queue->seen_from, to, more);
 }
 
 /* The stream was seen at work out of the marks' sight, with launches of unknown length: the rest of its residency. */
@@ -114,7 +115,7 @@ static void charge_open(struct gs_meter *meter, struct gs_queue *queue, uint64_t
   double total = maximum(gs_segment_now(open) + open->excess, 0), rest;
   if (waited.began < from)
     waited.began = from;
-  rest = minimum(after(queue->end, waited.began), total);
+  rest = minimum(after(gs_queue_latest(queue, waited.began), waited.began), total);
   if (add_wait(meter, queue, waited)) {
     total -= rest;
     now = waited.began;
@@ -146,5 +147,6 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   queue->anchored = true;
   queue->launched_before = meter->launched;
   queue->previous_done = now;
-  queue->end = queue->closed = now;
+  queue->end = queue->latest = queue->closed = now;
+  queue->repeated_ns = 0;
 }

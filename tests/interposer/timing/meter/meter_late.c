@@ -105,7 +105,75 @@ static void check_put_off(void) {
   CHECK(gs_meter_launch(&meter, &queues[0], function, now, 1) == GS_PLAN_MARK);
 }
 
+/* A bracketed launch of unknown length was seen at work from 100 us before it began, for 1 ms that others left; it took
+ * `took`. What it was charged. */
+static double seen_then_bracketed(double took) {
+  fresh();
+  gs_meter_turn(&meter, 1, now);
+  gs_meter_turn(&meter, 0, now + 100000);
+  struct gs_function *function = known(0x1000, 13000);
+  queues[0].again = 10;
+  CHECK(gs_meter_launch(&meter, &queues[0], function, now, 1) & GS_PLAN_SAMPLE);
+  gs_meter_sampling(&queues[0], function, GS_PLAN_SAMPLE | GS_PLAN_HOLD, now, now + 1000, now + 3000, now + 5000,
+                    GS_HELD);
+  for (uint64_t at = 0; at < 1100000; at += 100000)
+    gs_meter_had_work(&meter, &queues[0], now + 13000 + (at ? at - 13000 : 0), now + 100000 + at);
+  CHECK(near(meter.busy, 1000000, 1));
+  gs_meter_sampled(&meter, &queues[0], took, now + 50000, 1);
+  CHECK(near(gs_segment_now(&queues[0].open) + queues[0].open.excess, 0, 1));
+  gs_meter_had_work(&meter, &queues[0], now + 1100000, now + 1100000); /* nothing more */
+  gs_timeline_add(&meter, now + 5000000, now + 5100000, 100000, 1);    /* of other work; too much is given back there */
+  return meter.busy - 100000;
+}
+
+static void check_seen_then_bracketed(void) {
+  CHECK(near(seen_then_bracketed(1050000), 1050000, 1));
+  CHECK(near(seen_then_bracketed(1000000), 1000000, 1));
+  CHECK(near(seen_then_bracketed(950000), 950000, 1));
+}
+
+/* A burst of 20 us launches that repeat the first, `before` a pause of 1 ms and `behind` it, then one that is planned, and
+ * a wait from then on for `waited`: what it all was charged. */
+static double repeated(uint32_t before, uint32_t behind, uint64_t waited) {
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  uint64_t began = now;
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  gs_meter_repeated(&meter, &queues[0], function, 0x1000, before + behind);
+  now += 1000000;
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  queues[0].bracketing = false;
+  CHECK(now - began == 1000000);
+  now += waited;
+  gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){now - waited, now, 1, true});
+  return meter.busy;
+}
+
+static void check_repeated_before_a_wait(void) {
+  CHECK(near(repeated(4, 8, 9 * 20000), 14 * 20000, 1)); /* what is waited for is not more than was launched */
+  CHECK(near(repeated(12, 0, 20000), 14 * 20000, 1));
+  CHECK(near(repeated(4, 8, 700000), 20000 + 700000, 1)); /* it is; each counts once */
+  /* Those of an earlier wait do not count. */
+  for (uint32_t after = 0; after < 13; after += 12) {
+    repeated(4, 8, 1000);
+    struct gs_function *function = gs_meter_function(&meter, 0x1000);
+    for (int i = 0; i < 2; i++) {
+      gs_meter_launch(&meter, &queues[0], function, now, 1);
+      queues[0].bracketing = false;
+      if (i == 0)
+        gs_meter_repeated(&meter, &queues[0], function, 0x1000, after);
+      uint64_t began = now;
+      double charged = meter.busy;
+      now += i == 0 ? 1000 : 150000;
+      gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){began, now, 1, true});
+      CHECK(near(meter.busy - charged, i == 0 ? 1000 : 150000, 1));
+    }
+  }
+}
+
 void check_late(void) {
+  check_seen_then_bracketed();
+  check_repeated_before_a_wait();
   check_mark_behind_its_launch();
   check_residents();
   check_briefly_held();
