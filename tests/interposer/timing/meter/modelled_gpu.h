@@ -14,6 +14,8 @@ enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
  * whenever that launches, and is back when that has been idle for 0.2 to 20 ms. */
 enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_CLAIMED, FOREIGN_YIELDS };
 
+static const uint64_t first_instant = 1000000000000u; /* when a program starts */
+
 extern struct gs_meter meter;
 extern struct gs_queue queues[STREAMS];
 extern struct gs_clock clocks[1];
@@ -21,7 +23,6 @@ extern uint64_t now;
 extern uint64_t truth;         /* time that the device has worked for the program */
 extern uint64_t tail[STREAMS]; /* time at which the stream's work is done */
 extern uint64_t hold;          /* how long barriers hold a stream; 0: the driver has no barriers */
-extern uint64_t noticed;       /* the gate thread has seen all events up to here */
 extern uint64_t reading;       /* time to read an event that was reached */
 extern uint32_t stolen_in;     /* the thread is preempted before one in this many calls, and after as many; 0: never */
 extern uint64_t seed;          /* of `chance` */

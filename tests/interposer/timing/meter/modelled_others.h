@@ -1,0 +1,29 @@
+/* Another tenant on the modelled GPU, and the leases that both have. */
+#ifndef MODELLED_OTHERS_H
+#define MODELLED_OTHERS_H
+
+#include "modelled_gpu.h"
+
+extern uint64_t device_free; /* when the device has done all that the program has launched */
+
+/* Whether the other has work on the device then, and the program a lease; the lease word. */
+bool foreign_at(uint64_t t);
+bool held_at(uint64_t t);
+uint32_t lease_at(uint64_t t);
+
+/* The time at which the device will have done `ns` of the program's work, from `begin` on. */
+uint64_t worked(uint64_t begin, uint64_t ns);
+
+/* The same for a launch, which keeps the lease. */
+uint64_t launched(uint64_t begin, uint64_t ns);
+
+/* Asks the other for the lease. */
+void regain(void);
+
+/* Tells the meter of changes of the lease word and of the other's work, a little after they happened. */
+void notice(void);
+
+/* The program is new. */
+void others_anew(void);
+
+#endif
