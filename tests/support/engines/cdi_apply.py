@@ -6,6 +6,17 @@ from pathlib import Path
 from typing import Any
 
 
+def own_usr(config: dict, where: Path) -> None:
+    """The container's /usr is the machine's, and has what the driver's program is mounted onto: where that is missing,
+    crun would make it in the machine's own directory, and runc cannot."""
+    onto = where / "usr/bin/nvidia-smi"
+    onto.parent.mkdir(parents=True)
+    onto.touch()
+    for mount in config["mounts"]:
+        if mount["destination"] == "/usr":
+            mount.update(type="overlay", source="overlay", options=[f"lowerdir={where / 'usr'}:/usr"])
+
+
 def apply(config: dict[str, Any], directory: Path, *names: str) -> None:
     """`directory`: has the specs. `names`: of devices, as KIND=DEVICE."""
     found = {}

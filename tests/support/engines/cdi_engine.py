@@ -18,17 +18,6 @@ ALLOC = [SPIN, "--alloc", "512MiB", "--seconds", "0"]
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
-def own_usr(config: dict, where: Path) -> None:
-    """The container's /usr is the machine's, and has what the driver's program is mounted onto: where that is missing,
-    crun would make it in the machine's own directory, and runc cannot."""
-    onto = where / "usr/bin/nvidia-smi"
-    onto.parent.mkdir(parents=True)
-    onto.touch()
-    for mount in config["mounts"]:
-        if mount["destination"] == "/usr":
-            mount.update(type="overlay", source="overlay", options=[f"lowerdir={where / 'usr'}:/usr"])
-
-
 class Runtime:
     """Makes containers as an engine with CDI does."""
 
@@ -51,7 +40,7 @@ class Runtime:
         wanted = {f"gpushare.dev/{key}": value for key, value in annotations.items()}
         bundle.make(where, wanted, list(program), f"/{cgroups.NAME}/{name}")
         config = json.loads((where / "config.json").read_text())
-        own_usr(config, where)
+        cdi_apply.own_usr(config, where)
         change(config, where / "rootfs")
         cdi_apply.apply(config, self.node.layout.cdi, *(f"{CDI_KIND}={device}" for device in devices))
         after(config)
