@@ -55,7 +55,7 @@ class Life:
         self.bundle = runc.directory / runc.names[-1]
         if part == "place":  # plain runc, after an engine has applied the CDI spec
             config = json.loads((self.bundle / "config.json").read_text())
-            cdi_apply.own_usr(config, self.bundle)
+            cdi_apply.own_usr(config, runc.directory / "machine")
             cdi_apply.apply(config, node.layout.cdi, "gpushare.dev/gpu=any")
             (self.bundle / "config.json").write_text(json.dumps(config))
         self.config = (self.bundle / "config.json").read_text()

@@ -10,7 +10,7 @@ def own_usr(config: dict, where: Path) -> None:
     """The container's /usr is the machine's, and has what the driver's program is mounted onto: where that is missing,
     crun would make it in the machine's own directory, and runc cannot."""
     onto = where / "usr/bin/nvidia-smi"
-    onto.parent.mkdir(parents=True)
+    onto.parent.mkdir(parents=True, exist_ok=True)
     onto.touch()
     for mount in config["mounts"]:
         if mount["destination"] == "/usr":
