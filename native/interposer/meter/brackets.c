@@ -145,6 +145,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
   bool slice = queue->sampled_held == GS_HELD;
   bool held = slice || (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
+  /* it took between the rest of the time and all of it; nothing more is known */
   if (queue->sampled_held == GS_HELD_BRIEFLY && !held && function && function->observed > 0)
     elapsed = minimum(maximum(function->estimate, elapsed - queue->sampled_host), elapsed);
   struct sample sample = {elapsed, begun, slice, held, false, false, false};

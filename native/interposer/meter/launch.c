@@ -87,7 +87,8 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */
   bool beside = chosen && empty && shared;
   bool wanted = unknown || again || put_off || beside || (chosen && !lengthy && gs_purse_usual(meter));
-  /* Whether the queue is empty is not known after repeated launches, of which most chosen ones are the next. */
+  /* After repeated launches nobody knows whether the queue is empty, and most launches that are chosen come right after
+   * some: the next one is measured in its place. */
   queue->put_off = wanted && chosen && !unknown && !again && queue->repeated > 0;
   if (queue->put_off) {
     queue->again = weight;

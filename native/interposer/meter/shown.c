@@ -71,6 +71,7 @@ static void believe(struct gs_meter *meter, struct gs_queue *queue, uint64_t don
   queue->end = done + (uint64_t)queue->inflight;
   if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
     queue->end = last->first + (uint64_t)last->estimate;
+  queue->latest = queue->end;
   uint64_t all = done + (uint64_t)meter->inflight;
   if (all < queue->end)
     all = queue->end;

@@ -105,7 +105,7 @@ def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
 @BUSY
 def test_random_ones_are_charged_what_they_used(daemon: Daemon) -> None:
     """All launches of each are of one function, whatever they take, so that the mean says little; others' kernels of up
-    to 20 ms end in the midst of its own. Of 40 such programs 35 were within a tenth, the worst a third off."""
+    to 20 ms end in the midst of its own. Of 40 such programs 36 were within a tenth, the worst a third off."""
     off = []
     for seed in range(SEED, SEED + RANDOM):
         lengths, *case = drawn(seed)

@@ -149,6 +149,24 @@ static double repeated(uint32_t before, uint32_t behind, uint64_t waited) {
   return meter.busy;
 }
 
+/* A mark showed that launches which are believed to take 10 ms take next to nothing: a wait of 1 s after it is late. */
+static void check_mark_before_a_wait(void) {
+  fresh();
+  struct gs_function *function = known(0x1000, 10000000);
+  for (int i = 0; i < 100; i++)
+    gs_meter_launch(&meter, &queues[0], function, now += 10000, 1);
+  marked(0, function, 0, now + 2000);
+  done(0, now + 3000);
+  now += 100000;
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  queues[0].bracketing = false;
+  double before = meter.busy;
+  uint64_t began = now;
+  now += 1000000000;
+  gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){began, now, 1, true});
+  CHECK(meter.busy - before > 900000000);
+}
+
 static void check_repeated_before_a_wait(void) {
   CHECK(near(repeated(4, 8, 9 * 20000), 14 * 20000, 1)); /* what is waited for is not more than was launched */
   CHECK(near(repeated(12, 0, 20000), 14 * 20000, 1));
@@ -173,6 +191,7 @@ static void check_repeated_before_a_wait(void) {
 
 void check_late(void) {
   check_seen_then_bracketed();
+  check_mark_before_a_wait();
   check_repeated_before_a_wait();
   check_mark_behind_its_launch();
   check_residents();
