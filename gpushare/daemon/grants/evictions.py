@@ -18,7 +18,7 @@ import msgspec
 from gpushare.api.plan import Victim
 from gpushare.api.share import Eviction
 from gpushare.api.types import Name
-from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan
+from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.asked import Asked, rung_word
@@ -58,7 +58,7 @@ class Evictions:
     def __init__(self, state: State, transitions: Transitions, engines: Mapping[Rung, Engine] | None = None) -> None:
         self._state, self._transitions = state, transitions
         self._engines = dict(engines or {})
-        self._wanted: dict[str, Asked | Back] = {}
+        self._wanted: dict[str, Wanted] = {}
         self._node = Node(state, self._wanted, _MILD - self._engines.keys())
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
@@ -74,7 +74,7 @@ class Evictions:
             with contextlib.suppress(OSError):
                 grantfiles.remove_eviction(self._state.layout, live.id)
 
-    def served_first(self, before: Callable[[str], Iterable[tuple[str, Asked | Back]]]) -> None:
+    def served_first(self, before: Callable[[str], Iterable[tuple[str, Wanted]]]) -> None:
         """`before`: by the key of a want, with their keys, wants that are served before it from memory of grants that
         do nothing: what those leave is not there for it."""
         self._node.before = before
@@ -93,13 +93,13 @@ class Evictions:
         want = self._state.recalls.wants.get(key)
         return want.victims if want is not None and want.failed_ns is None else set()
 
-    def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
+    def refused(self, peer: Peer, wanted: Together, asker: str, refusal: RefusedError) -> RefusedError:
         """Returns the answer to the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
-        key, recalls = key_of(peer, asked, asker), self._state.recalls
-        self._wanted.setdefault(key, asked)
-        self._act(recalls.wanted(time.monotonic_ns(), key, asked.tenant, self._node))
+        key, recalls = key_of(peer, wanted, asker), self._state.recalls
+        self._wanted.setdefault(key, wanted)
+        self._act(recalls.wanted(time.monotonic_ns(), key, wanted.tenant, self._node))
         want = recalls.wants.get(key)
         if want is None:
             return refusal
@@ -138,7 +138,7 @@ class Evictions:
         """The grants that would be asked for memory, one entry per device."""
         if not any(map(on_loan, self._state)):
             return []
-        world = Node(self._state, {**self._wanted, _PLANNED: asked}, _MILD - self._engines.keys())
+        world = Node(self._state, {**self._wanted, _PLANNED: Together((asked,))}, _MILD - self._engines.keys())
         steps = self._state.recalls.copy().wanted(time.monotonic_ns(), _PLANNED, asked.tenant, world)
         found = []
         for step in steps:
@@ -160,18 +160,19 @@ class Evictions:
                 ]
         return found
 
-    def admitted(self, peer: Peer, asker: str, live: Live) -> None:
+    def admitted(self, key: str, lives: Iterable[Live]) -> None:
         """Called when an owner got what it wanted: ends its want."""
         recalls = self._state.recalls
-        if not recalls.wants or (want := recalls.wants.get(key := key_of(peer, live.asked, asker))) is None:
+        if (want := recalls.wants.get(key)) is None:
             return
-        self._state.decisions.add(
-            live.id,
-            "reclaim",
-            "guarantee",
-            f"its memory was on loan to {_names(want.victims)}: taken back under the tenant's guarantee",
-            memory_bytes=sum(place.memory_bytes for place in live.record.places),
-        )
+        for live in lives:
+            self._state.decisions.add(
+                live.id,
+                "reclaim",
+                "guarantee",
+                f"its memory was on loan to {_names(want.victims)}: taken back under the tenant's guarantee",
+                memory_bytes=sum(place.memory_bytes for place in live.record.places),
+            )
         self._act(recalls.served(key, time.monotonic_ns(), self._node))
 
     # What borrowers do.

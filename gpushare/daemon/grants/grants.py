@@ -3,14 +3,15 @@
 A request is checked whole before anything happens; daemon/grants/transitions.py then carries it out.
 """
 
+import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from socket import socket
 
 from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
 from gpushare.binding.arbiter import Arbiter
-from gpushare.daemon.grants.loans import key_of
+from gpushare.daemon.grants.loans import Together
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.room import Room
 from gpushare.daemon.grants.serving import Serving
@@ -20,7 +21,6 @@ from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.records import GrantRecord, PartOf, WorkloadRecord
 from gpushare.daemon.state.state import Refusal, State, now_ns
 from gpushare.daemon.workloads import workloads
@@ -35,6 +35,17 @@ log = logging.getLogger(__name__)
 def key_taken(key: str, by: str) -> RefusedError:
     """The refusal of a request whose key another request has taken."""
     return RefusedError(f"key {key[:80]!r} is taken by {by} with another request: use another key")
+
+
+@contextlib.contextmanager
+def numbered(number: int, *, several: bool) -> Iterator[None]:
+    """An error within says which of several requests it is of."""
+    try:
+        yield
+    except GpushareError as error:
+        if several:
+            error.args = (f"grants[{number}]: {error}",)
+        raise
 
 
 def _owner(peer: Peer, request: GrantRequest) -> int:
@@ -97,50 +108,60 @@ class Grants:
         if (existing := self.known(peer, request)) is not None:
             return existing, False
         asked = Asked.of(request, self._state.reclaim_policy)
-        choices = self.choose(peer, asked, member=member, asker=asker)
+        [choices] = self.choose(peer, [asked], {asked.tenant: member}, asker)
         now = now_ns()
         life, steps = lifecycle.begin(now, _new_id(), _ttl_ns(request), keep=request.keep)
         live = self._live(peer, asked, choices, life, now)
         self._transitions.begin(live, steps)
-        self._room.admitted(peer, asker, live)
+        self._room.admitted(peer, asker, [live])
         return live, True
 
-    def prepare(
-        self, peer: Peer, asked: Asked, choices: list[Choice], part: PartOf, until_ns: int, *, asker: str = ""
-    ) -> Live:
+    def prepare(self, peer: Peer, asked: Asked, choices: list[Choice], part: PartOf, until_ns: int) -> Live:
         """Like `create`, for a part of a gang for which `choose` has found room. Nothing can be bound to the grant
-        before the gang is committed; if it is not by `until_ns`, wall time, Transitions.send ends the grant."""
+        before the gang is committed; if it is not by `until_ns`, wall time, Transitions.send ends the grant. `served`
+        has to be called once all of the part are made."""
         life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(asked.request), keep=asked.request.keep)
         live = self._live(peer, asked, choices, life, now_ns(), part)
         self._transitions.begin(live, steps)
-        self._room.admitted(peer, asker, live)
         return live
 
+    def served(self, peer: Peer, asker: str, lives: Sequence[Live]) -> None:
+        """Called when all grants that `choose` was asked for together are made."""
+        self._room.admitted(peer, asker, lives)
+
     def choose(
-        self,
-        peer: Peer,
-        asked: Asked,
-        promises: Promises | None = None,
-        *,
-        member: bool = False,
-        asker: str = "",
-    ) -> list[Choice]:
-        """Returns a choice for each place that the grant would get. `promises`: as placement.place takes them. Other
-        arguments and errors: as of `create`."""
-        request = asked.request
+        self, peer: Peer, together: Sequence[Asked], members: Mapping[str, bool], asker: str
+    ) -> list[list[Choice]]:
+        """Returns, for each of the grants, a choice for each place that it would get beside the others, where all
+        fit. `members`: by tenant, as `create` takes it. Other arguments and errors: as of `create`, with the
+        grant's number where there are several."""
+        several = len(together) > 1
+        for number, asked in enumerate(together):
+            with numbered(number, several=several):
+                self._check_asker(peer, asked.request, member=members.get(asked.tenant, False))
+        wanted, found = Together(tuple(together)), list[list[Choice]]()
+        promises = self._room.promises(peer, wanted, asker)
+        promises = promises.copy() if several else promises
+        for number, asked in enumerate(together):
+            choices: list[Choice] = []
+            with numbered(number, several=several):
+                try:
+                    places = placement.place(self._state, asked, choices, promises)
+                except RefusedError as refusal:
+                    self._state.refused.append(Refusal(now_ns(), asked, str(refusal)))
+                    raise self._room.refused(peer, wanted, asker, refusal) from None
+            if several:
+                promises.put(f"grants[{number}]", asked, places)
+            found.append(choices)
+        self._resources.check_parts()
+        return found
+
+    def _check_asker(self, peer: Peer, request: GrantRequest, *, member: bool) -> None:
         if request.uid is not None and request.uid != peer.uid and not peer.is_root:
             raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
         if request.in_turn is not None and not peer.is_root:
             raise ForbiddenError("only root may ask for grants that run in turn: leave in_turn out")
         self._state.tenants.named_by(peer, request.tenant, member=member)
-        choices: list[Choice] = []
-        try:
-            placement.place(self._state, asked, choices, promises or self._room.promises(key_of(peer, asked, asker)))
-        except RefusedError as refusal:
-            self._state.refused.append(Refusal(now_ns(), asked, str(refusal)))
-            raise self._room.refused(peer, asked, asker, refusal) from None
-        self._resources.check_parts()
-        return choices
 
     def _live(
         self,

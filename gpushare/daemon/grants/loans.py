@@ -41,6 +41,21 @@ class Back:
     live: Live
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a request wants: all of these grants or none; one, but where a gang's part is prepared."""
+
+    asked: tuple[Asked, ...]
+
+    @property
+    def tenant(self) -> str:
+        """The tenant for which memory on loan is taken back."""
+        return self.asked[0].tenant
+
+
+Wanted = Together | Back
+
+
 def _soon(live: Live) -> bool:
     """Whether a grant that is told to leave will be away soon: it is on its way, or was told only now. One that is
     stopped is not waited for, others may leave as well."""
@@ -54,17 +69,33 @@ def without(live: Live) -> list[Place]:
     return [replace(place, hosted_bytes=max(place.hosted_bytes, size)) for place in live.record.places]
 
 
-def put(state: State, draft: Promises, key: str, wanted: Asked | Back) -> None:
-    """Puts what is wanted into a draft of the promises. Raises what placement does where there is no room."""
+def put(state: State, draft: Promises, key: str, wanted: Wanted) -> None:
+    """Puts what is wanted into a draft of the promises. Raises what placement does where there is no room; then nothing
+    of it is in the draft."""
     if isinstance(wanted, Back):
         draft.put(wanted.live.id, wanted.live.asked, placement.bring_back(wanted.live, draft))
-    else:
-        draft.put(f"want {key}", wanted, placement.place(state, wanted, promises=draft))
+        return
+    names = list[str]()
+    try:
+        for number, asked in enumerate(wanted.asked):
+            places = placement.place(state, asked, promises=draft)
+            names.append(f"want {number} {key}")
+            draft.put(names[-1], asked, places)
+    except GpushareError:
+        for name in names:
+            draft.drop(name)
+        raise
 
 
-def key_of(peer: Peer, asked: Asked, asker: str) -> str:
+def key_of(peer: Peer, wanted: Together, asker: str) -> str:
     """The key of a want: the same for repeated requests of one asker."""
-    return f"{peer.uid} {asker} {msgspec.json.encode(asked.request).decode()}"
+    requests = " ".join(msgspec.json.encode(asked.request).decode() for asked in wanted.asked)
+    return f"{peer.uid} {asker} {requests}"
+
+
+def bytes_of(size: int | str, whole: int) -> int:
+    """Memory as a request names it, in bytes. `whole`: of the device that a percentage is of."""
+    return size if isinstance(size, int) else parse_memory(size, whole)
 
 
 def key_back(live: Live) -> str:
@@ -80,7 +111,7 @@ class Node:
     def __init__(
         self,
         state: State,
-        wanted: Mapping[str, Asked | Back],
+        wanted: Mapping[str, Wanted],
         missing: Collection[Rung] = (),
         *,
         all_leaving: bool = False,
@@ -88,7 +119,7 @@ class Node:
         self._state, self._wanted, self._missing, self._all = state, wanted, missing, all_leaving
         self.away: Collection[str] = ()
         """Grants whose memory counts as away."""
-        self.before: Callable[[str], Iterable[tuple[str, Asked | Back]]] = lambda _: ()
+        self.before: Callable[[str], Iterable[tuple[str, Wanted]]] = lambda _: ()
         """What is served before a want, from memory of those who are leaving."""
 
     def fits(self, wants: Sequence[str], gone: Collection[str], away: Collection[str] = ()) -> bool:
@@ -147,16 +178,16 @@ class Node:
             return {}
         now = draft.now
         usable = {device.id: device for device in now.devices if device.usable}
-        asked = self._wanted[last]
-        if isinstance(asked, Back):
-            return self._borrowers(asked.live, gone)
-        if asked.tenant not in now.tenants:
+        wanted = self._wanted[last]
+        if isinstance(wanted, Back):
+            return self._borrowers(wanted.live, gone)
+        if wanted.tenant not in now.tenants:
             return {}
         held = {name: now.taken.memory(name, usable) for name in now.tenants}
-        each = asked.memory
         size = max((device.memory_bytes for device in usable.values()), default=0)
-        whole = asked.request.devices * (each if isinstance(each, int) else parse_memory(each, size))
-        return Family(now.tenants, held).standings(asked.tenant, whole)
+        own = (asked for asked in wanted.asked if asked.tenant == wanted.tenant)
+        whole = sum(asked.request.devices * bytes_of(asked.memory, size) for asked in own)
+        return Family(now.tenants, held).standings(wanted.tenant, whole)
 
     def _borrowers(self, owner: Live, gone: Collection[str]) -> dict[str, Standing]:
         """Standings where a grant wants its own room back: of everyone who has some on loan on its device, its own

@@ -15,7 +15,7 @@ from gpushare.api import gangs as types
 from gpushare.api.types import GrantRequest, Name
 from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants.gang_parts import GangParts, Key, PartRecord, part_view
-from gpushare.daemon.grants.grants import Grants, key_taken
+from gpushare.daemon.grants.grants import Grants, key_taken, numbered
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.asked import Asked
@@ -23,7 +23,7 @@ from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import PartOf
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
-from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
+from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.policy.grants import lifecycle, preparation
 from gpushare.policy.grants.admission import Choice
 from gpushare.policy.grants.lifecycle import Phase
@@ -122,39 +122,29 @@ class Preparing:
         self, peer: Peer, requests: Sequence[GrantRequest], members: Mapping[str, bool], asker: str
     ) -> list[tuple[Asked, list[Choice]]]:
         """Reads each request and chooses its places, taking into account those of the others."""
-        several, keys = len(requests) > 1, set[str]()
-        promises = self._state.promises.copy() if several else None
-        found = []
+        keys, together = set[str](), list[Asked]()
         for number, request in enumerate(requests):
-            try:
+            with numbered(number, several=len(requests) > 1):
                 if request.key is not None:
                     if (other := self._grants.known(peer, request)) is not None:
                         raise key_taken(request.key, f"grant {other.id}")
                     if request.key in keys:
                         raise UsageError(f"key {request.key[:80]!r} is taken twice")
                     keys.add(request.key)
-                member = members.get(request.tenant, False)
-                asked = Asked.of(request, self._state.reclaim_policy)
-                choices = self._grants.choose(peer, asked, promises, member=member, asker=asker)
-            except GpushareError as error:
-                if several:
-                    error.args = (f"grants[{number}]: {error}",)
-                raise
-            if promises is not None:
-                promises.put(f"grants[{number}]", asked, [choice.place for choice in choices])
-            found.append((asked, choices))
-        return found
+                together.append(Asked.of(request, self._state.reclaim_policy))
+        return list(zip(together, self._grants.choose(peer, together, members, asker), strict=True))
 
     def _reserve(self, peer: Peer, part: PartRecord, chosen: Sequence[tuple[Asked, list[Choice]]], asker: str) -> None:
         assert part.life.until is not None
         made: list[Live] = []
         try:
             for asked, choices in chosen:
-                made.append(self._grants.prepare(peer, asked, choices, part.of, part.life.until.wall_ns, asker=asker))
+                made.append(self._grants.prepare(peer, asked, choices, part.of, part.life.until.wall_ns))
         except BaseException:
             for live in made:
                 self._transitions.fail(live, f"another grant of {part.name} could not be made")
             raise
+        self._grants.served(peer, asker, made)
         part.grants = [live.id for live in made]
         for live in made:
             self._state.decisions.add(

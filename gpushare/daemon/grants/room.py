@@ -10,12 +10,12 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from gpushare.api.plan import Victim
 from gpushare.api.types import Name
 from gpushare.daemon.grants.evictions import Evictions
-from gpushare.daemon.grants.loans import Back, Node, key_back, key_of, on_loan
+from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, on_loan
 from gpushare.daemon.grants.pressure import Pressures
 from gpushare.daemon.grants.wants import Waiting, Wants
 from gpushare.daemon.host.peer import Peer
@@ -26,6 +26,7 @@ from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.errors import CannotMoveError, MakingRoomError, RefusedError
 from gpushare.node.devices import Device
@@ -54,7 +55,7 @@ _BY = {Why.IDLE: By.WANT, Why.TURN: By.TURN}
 
 
 class Room:
-    """A gpushare.daemon.residency.protocols.Recall. `links`: by id of the device. `promises`: as Wants.promises."""
+    """A gpushare.daemon.residency.protocols.Recall. `links`: by id of the device."""
 
     def __init__(
         self,
@@ -77,7 +78,6 @@ class Room:
         """For so long all wants are not looked at again."""
         self.links = {device.id: Link() for device in state.devices}
         self._pressures = Pressures(state, publish, self.links)
-        self.promises = self._wants.promises
         evictions.served_first(self._served_first)
 
     def close(self) -> None:
@@ -87,22 +87,26 @@ class Room:
 
     # What requests do.
 
-    def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
+    def promises(self, peer: Peer, wanted: Together, asker: str) -> Promises:
+        """What a request is placed beside."""
+        return self._wants.promises(key_of(peer, wanted, asker))
+
+    def refused(self, peer: Peer, wanted: Together, asker: str, refusal: RefusedError) -> RefusedError:
         """Returns the answer to a request that does not fit: the refusal itself, or that room is being made."""
         if type(refusal) is not RefusedError or self._closed:
             return refusal
-        key, now = key_of(peer, asked, asker), time.monotonic_ns()
-        behind = self.promises(key) is not None
+        key, now = key_of(peer, wanted, asker), time.monotonic_ns()
+        behind = bool(self._wants.before(key))
         if behind:
             refusal = RefusedError(f"{refusal}, less what is kept for others who asked before")
-        waiting = self._wants.of_request(key, peer.uid, asked, now)
+        waiting = self._wants.of_request(key, peer.uid, wanted, now)
         if waiting is None:
-            return self._evictions.refused(peer, asked, asker, refusal)
+            return self._evictions.refused(peer, wanted, asker, refusal)
         self._act(waiting, now)
         if behind and waiting.want.turns and waiting.until_ns is None:
             waiting.until_ns = now + policy.NEXT_NS  # its turn comes when those have had theirs
         if not waiting.made:
-            answer = self._evictions.refused(peer, asked, asker, refusal)
+            answer = self._evictions.refused(peer, wanted, asker, refusal)
             if waiting.until_ns is None and self._others_move(waiting):
                 waiting.until_ns = now + _MOVING_NS
             if waiting.until_ns is None or type(answer) is not RefusedError:
@@ -123,19 +127,20 @@ class Room:
             waiting.want.turns and (begin or bool(moving)) and self._node.fits([waiting.want.key], (), moving | borrow)
         )
 
-    def admitted(self, peer: Peer, asker: str, live: Live) -> None:
-        """Called when a request got what it wanted."""
-        if self._wants.wanted:
-            self._wants.forget(key_of(peer, live.asked, asker))
-        self._evictions.admitted(peer, asker, live)
+    def admitted(self, peer: Peer, asker: str, lives: Sequence[Live]) -> None:
+        """Called when a request got what it wanted: all these grants."""
+        if self._wants.wanted or self._state.recalls.wants:
+            key = key_of(peer, Together(tuple(live.asked for live in lives)), asker)
+            self._wants.forget(key)
+            self._evictions.admitted(key, lives)
 
     def planned(self, asked: Asked) -> tuple[list[Live], int]:
         """The grants whose memory would be moved now for a request that does not fit, and how many ns that would take;
         none where that is not enough."""
         now = time.monotonic_ns()
-        self._wants.wanted["plan"] = asked
+        wanted = self._wants.wanted["plan"] = Together((asked,))
         try:
-            found = self._decide(self._wants.draft("plan", asked, now), now)
+            found = self._decide(self._wants.draft("plan", wanted, now), now)
         finally:
             del self._wants.wanted["plan"]
         if not isinstance(found, Leave):
@@ -154,7 +159,7 @@ class Room:
         empty: there is room, and it is its turn. And whether others are still leaving it."""
         now = time.monotonic_ns()
         waiting = self._wants.of_grant(live, now, turns=not self._pressures.is_parked(live))
-        promises, size = self.promises(waiting.want.key) or self._state.promises, waiting.want.size
+        promises, size = self._wants.promises(waiting.want.key), waiting.want.size
         early = size > placement.free_on(promises, _device(live))
         try:
             placement.bring_back(live, promises, self._leaving(_device(live)))
@@ -272,7 +277,7 @@ class Room:
     def _is_on(self, waiting: Waiting, devices: Collection[str]) -> bool:
         return any(device in devices for some in self._devices(waiting) for device in some)
 
-    def _served_first(self, key: str) -> Iterator[tuple[str, Asked | Back]]:
+    def _served_first(self, key: str) -> Iterator[tuple[str, Wanted]]:
         """The owners' wants that are served before this one, by room that is made for them."""
         return ((one.want.key, one.wanted) for one in self._wants.before(key) if one.want.owner and one.made)
 
@@ -297,7 +302,8 @@ class Room:
         if isinstance(waiting.wanted, Back):
             return [[_device(waiting.wanted.live)]]
         each = [device.id for device in self._state.devices if self._pressures.takes_loans(device.id)]
-        return [[device] for device in each] if waiting.wanted.request.devices == 1 else [each] * bool(each)
+        one = sum(asked.request.devices for asked in waiting.wanted.asked) == 1
+        return [[device] for device in each] if one else [each] * bool(each)
 
     def _residents(self, device: str, now: int) -> Iterator[Resident]:
         for live in self._state:

@@ -4,17 +4,15 @@ meanwhile."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpushare.daemon.grants.loans import Back, key_back, put
+from gpushare.daemon.grants.loans import Back, Together, Wanted, bytes_of, key_back, put
 from gpushare.daemon.residency.reports import ORDINAL
 from gpushare.daemon.state import placement
-from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State
 from gpushare.errors import GpushareError
 from gpushare.policy.residency import room as policy
 from gpushare.policy.residency.room import Want
-from gpushare.text.units import parse_memory
 
 WANTS_MAX, WANTS_OF_USER = 64, 16
 """More requests than that, and more of one user who is not root, are not remembered: they are refused as if nothing
@@ -28,7 +26,7 @@ class Waiting:
     once those have left. `until_ns`: when more may leave."""
 
     want: Want
-    wanted: Asked | Back
+    wanted: Wanted
     asked_ns: int
     uid: int = 0
     leaving: set[str] = field(default_factory=set)
@@ -42,18 +40,18 @@ class Wants:
     def __init__(self, state: State) -> None:
         self._state = state
         self._waiting: dict[str, Waiting] = {}
-        self.wanted: dict[str, Asked | Back] = {}
+        self.wanted: dict[str, Wanted] = {}
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(list(self._waiting.values()))
 
-    def of_request(self, key: str, uid: int, asked: Asked, now: int) -> Waiting | None:
+    def of_request(self, key: str, uid: int, wanted: Together, now: int) -> Waiting | None:
         """The want of a user's request, remembered from now on; None: too many are."""
         if (known := self._waiting.get(key)) is None:
-            requests = [one.uid for one in self._waiting.values() if isinstance(one.wanted, Asked)]
+            requests = [one.uid for one in self._waiting.values() if isinstance(one.wanted, Together)]
             if len(requests) >= WANTS_MAX or (uid and requests.count(uid) >= WANTS_OF_USER):
                 return None
-            known = self._remember(replace(self.draft(key, asked, now), uid=uid))
+            known = self._remember(replace(self.draft(key, wanted, now), uid=uid))
         known.asked_ns = now
         return known
 
@@ -69,15 +67,13 @@ class Wants:
         known.want, known.asked_ns = want, now
         return known
 
-    def draft(self, key: str, asked: Asked, now: int) -> Waiting:
+    def draft(self, key: str, wanted: Together, now: int) -> Waiting:
         """The want of a request, not remembered."""
         most = max((device.memory_bytes for device in self._state.devices), default=0)
-
-        def bytes_of(size: int | str) -> int:
-            return size if isinstance(size, int) else parse_memory(size, most)
-
-        size, borrow = bytes_of(asked.memory), bytes_of(asked.borrow)
-        return Waiting(Want(key, not borrow, size, now, max(0, size - borrow), asked.lends), asked, now)
+        size = sum(bytes_of(asked.memory, most) for asked in wanted.asked)
+        borrow = sum(bytes_of(asked.borrow, most) for asked in wanted.asked)
+        lends = all(asked.lends for asked in wanted.asked)
+        return Waiting(Want(key, not borrow, size, now, max(0, size - borrow), lends), wanted, now)
 
     def _remember(self, waiting: Waiting) -> Waiting:
         self._waiting[waiting.want.key] = waiting
@@ -97,11 +93,10 @@ class Wants:
         order = policy.in_order(one.want for one in found)
         return [self._waiting[want.key] for want in order]
 
-    def promises(self, key: str) -> Promises | None:
-        """What is placed for a want is placed beside: the grants that are there, and the wants before it; None: there
-        are no such."""
+    def promises(self, key: str) -> Promises:
+        """What is placed for a want is placed beside: the grants that are there, and the wants before it."""
         if not (before := self.before(key)):
-            return None
+            return self._state.promises
         draft = self._state.promises.copy()
         for one in before:
             self._count(draft, one)

@@ -59,6 +59,15 @@ def test_what_is_prepared_is_held_and_cannot_be_used(client, gang, phase_of):
     assert decided == ["admitted", "prepared", "committed"]
 
 
+def test_a_part_that_fits_only_in_part_is_refused_and_nothing_is_kept_for_it(client, gang):
+    fit = 2 * len(client.devices())
+    with pytest.raises(RefusedError) as refused:
+        client.prepare(gang, [HALF] * (fit + 1))
+    assert type(refused.value) is RefusedError, "no later request will fit"
+    assert f"grants[{fit}]: " in str(refused.value)
+    assert len(client.prepare(f"{gang}-other", [HALF] * fit)["grants"]) == fit
+
+
 def test_messages_may_come_twice(client, gang):
     grants = [{**HALF, "keep": True}, {**HALF, "key": f"{gang}.1"}]
     first = client.prepare(gang, grants)

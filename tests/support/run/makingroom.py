@@ -12,7 +12,7 @@ from typing import IO, Any
 PATCH = """
 def make_room():
     import fcntl, json, time
-    from gpushare.daemon.grants.grants import Grants
+    from gpushare.daemon.grants.grants import Grants, numbered
     from gpushare.errors import MakingRoomError
     choose = Grants.choose
     def refusal(request, asker):
@@ -27,11 +27,12 @@ def make_room():
             json.dump(told, file)
         again = f"room is made for it: ask again in about {told['estimate']} s"
         return MakingRoomError(again, told["estimate"]) if refused else None
-    def after_room_was_made(self, peer, asked, promises=None, *, member=False, asker=""):
-        refused = refusal(asked.request, asker)
+    def after_room_was_made(self, peer, together, members, asker):
+        refused = refusal(together[0].request, asker)
         if refused is not None:
-            raise refused
-        return choose(self, peer, asked, promises, member=member, asker=asker)
+            with numbered(0, several=len(together) > 1):
+                raise refused
+        return choose(self, peer, together, members, asker)
     Grants.choose = after_room_was_made
 make_room()
 """

@@ -72,6 +72,24 @@ def test_a_request_is_granted_once_who_does_nothing_has_moved(client, notebook):
     one.comes_to("resident")
 
 
+def test_room_is_made_for_all_of_a_gangs_part_and_kept_for_it(client, notebook):
+    """Each of its grants would fit once one of the notebooks had left."""
+    part = [{**LOAN, "memory": 6 * GIB}] * 2
+    both = [notebook(gpu="0", memory="7GiB").holds() for _ in range(2)]
+    idle(client, *both, memory=12 * GIB)
+    with pytest.raises(MakingRoomError, match=r"grants\[0\]: .* ask again") as refused:
+        client.prepare("part", part)
+    assert all(one.id in str(refused.value) for one in both)
+    assert [one.where for one in both] == ["suspending"] * 2
+    for one in both:
+        one("follow")
+        one.comes_to("suspended")
+    other = asked(client, memory=6 * GIB)
+    assert "kept for others" in str(other)
+    assert [grant["phase"] for grant in client.prepare("part", part)["grants"]] == ["prepared"] * 2
+    client.abort("part")
+
+
 def test_who_has_been_idle_for_longest_goes_first_and_no_more_than_needed(client, notebook):
     first, second, third = (notebook(gpu="0", memory="4GiB") for _ in range(3))
     for one in (first, second, third):

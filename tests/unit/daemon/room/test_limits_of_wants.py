@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpushare.api.types import GrantRequest
+from gpushare.daemon.grants.loans import Together
 from gpushare.daemon.grants.pressure import Pressures
 from gpushare.daemon.grants.wants import WANTS_MAX, WANTS_OF_USER, Wants
 from gpushare.daemon.state.asked import Asked
@@ -19,10 +20,10 @@ GIB, SECOND, USER = 1 << 30, 10**9, 1000
 
 def test_one_user_does_not_fill_the_table_for_others() -> None:
     wants: Any = Wants(SimpleNamespace(devices=[]))  # type: ignore[arg-type]
-    asked = Asked.of(GrantRequest(memory=GIB, time=0), Policy())
+    wanted = Together((Asked.of(GrantRequest(memory=GIB, time=0), Policy()),))
 
     def takes(uid: int, number: int) -> bool:
-        return wants.of_request(f"{uid} {number}", uid, asked, 0) is not None
+        return wants.of_request(f"{uid} {number}", uid, wanted, 0) is not None
 
     assert [takes(USER, number) for number in range(WANTS_OF_USER + 3)] == [True] * WANTS_OF_USER + [False] * 3
     assert takes(USER, 0), "that one is known"
