@@ -66,13 +66,40 @@ static double takes(const struct virtual_tenant *t, int running) { return t->que
 
 static bool endless(const struct virtual_tenant *t) { return t->work > 1e300; }
 
-/* Returns the ns until a queue empties or a gap ends, or infinity. A queue that is refilled endlessly never empties. */
+/* With slices: whose turn it is. A turn ends early when its queue is empty. */
+static void next_turn(const struct virtual_node *node, struct virtual_device *device) {
+  bool over = device->runner >= device->nmembers || node->now_ns >= device->turn_end_ns;
+  if (!node->slice_ns || (!over && member(device, device->runner)->queued > 0))
+    return;
+  for (int32_t n = 1; n <= device->nmembers; n++) {
+    int32_t i = (device->runner + n) % device->nmembers;
+    if (member(device, i)->queued <= 0)
+      continue;
+    device->runner = i;
+    device->turn_end_ns = node->now_ns + node->slice_ns * (uint64_t)processes(member(device, i));
+    return;
+  }
+}
+
+/* The part of the device that a tenant with queued work has at this instant. */
+static double part_of(const struct virtual_node *node, struct virtual_device *device, int32_t i, int running) {
+  if (node->slice_ns)
+    return i == device->runner ? 1 : 0;
+  return (double)processes(member(device, i)) / running;
+}
+
+/* Returns the ns until a queue empties, a gap or a turn ends, or infinity. A queue that is refilled endlessly never
+ * empties. */
 static double until_change(const struct virtual_node *node, struct virtual_device *device) {
   int running = count_running(device);
   double first = 1.0 / 0.0;
+  next_turn(node, device);
+  if (node->slice_ns && running)
+    first = (double)(device->turn_end_ns - node->now_ns);
   for (int32_t i = 0; i < device->nmembers; i++) {
     const struct virtual_tenant *t = member(device, i);
-    double dry = takes(t, running), ready = (double)(t->ready_ns - node->now_ns);
+    double part = part_of(node, device, i, running);
+    double dry = part > 0 ? t->queued / part : 1.0 / 0.0, ready = (double)(t->ready_ns - node->now_ns);
     if (t->queued > 0 && (t->gap || !(t->held && endless(t) && !t->stopped)) && dry < first)
       first = dry;
     if (t->gap && t->work > 0 && t->ready_ns > node->now_ns && ready < first)
@@ -87,8 +114,9 @@ static void execute(const struct virtual_node *node, struct virtual_device *devi
     struct virtual_tenant *t = member(device, i);
     if (t->queued <= 0)
       continue;
-    t->executed += (double)dt * processes(t) / running;
-    t->queued -= (double)dt * processes(t) / running;
+    double ran = (double)dt * part_of(node, device, i, running);
+    t->executed += ran;
+    t->queued -= ran;
     if (!t->gap)
       t->metered = t->executed;
     if (t->queued >= 1)

@@ -2,7 +2,8 @@
  * over them. virtual_node.py sets them up and reads the results.
  *
  * A device runs the submitted work. The holder of a lease keeps `depth` of work queued while it has work. The queued
- * work of a revoked holder continues with an equal part of the device, as with hardware time slicing. A gang has a rank
+ * work of a revoked holder continues with an equal part of the device; or, with `slice_ns`, in turns of that length,
+ * which a program that pauses between its kernels loses in each pause. A gang has a rank
  * on each of its devices, which behaves as any other tenant there; ranks run no collectives. */
 #ifndef VIRTUAL_H
 #define VIRTUAL_H
@@ -39,8 +40,10 @@ struct virtual_tenant {
 
 struct virtual_device {
   gs_core *core;
-  uint64_t next_ns;     /* when the core wants its next step */
-  uint64_t revoked_ns;  /* when a lease on it was last revoked; 0: never */
+  uint64_t next_ns;    /* when the core wants its next step */
+  uint64_t revoked_ns; /* when a lease on it was last revoked; 0: never */
+  int32_t runner;      /* with slices: index of the member whose turn it is */
+  uint64_t turn_end_ns;
   int32_t members[256]; /* VIRTUAL_GRANTS */
   int32_t nmembers;
   struct virtual_tenant tenant[256]; /* VIRTUAL_GRANTS */
@@ -61,6 +64,7 @@ struct virtual_event {
 struct virtual_node {
   uint64_t now_ns, next_ns, steps;
   uint32_t ndevices;
+  uint64_t slice_ns;  /* 0: the device is shared evenly at each instant */
   uint32_t exclusive; /* check that two tenants without gaps never hold a device at once */
   const char *broken; /* the first violated rule; NULL: none */
   gs_gangs *gangs;

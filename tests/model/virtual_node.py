@@ -81,9 +81,10 @@ class Device:
 
 
 class Node:
-    def __init__(self, devices=2, *, exclusive=False, **changes):
+    def __init__(self, devices=2, *, exclusive=False, slice_ns=0, **changes):
         self._config = config(**changes)
         self.raw = ffi.gc(lib.virtual_create(self._config, devices, exclusive, START), lib.virtual_destroy)
+        self.raw.slice_ns = slice_ns
         self.devices = [Device(self, place) for place in range(devices)]
         self.gangs: dict[int, list[int]] = {}
         self.places: dict[int, list[int]] = {}

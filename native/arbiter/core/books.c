@@ -125,14 +125,26 @@ static bool is_tail(const struct gs_core *core, int32_t m) {
          !(core->phase == CORE_DRAINING && m == core->holder);
 }
 
+/* Whether a grant metered nothing since its last lease. */
+static bool unmetered(const struct core_grant *g) { return g->view.busy_ns <= g->metered_at_lease_ns; }
+
+/* The part of a span that a grant had if the tails of others shared it, or all of it where they may be no more than
+ * words. */
+static uint64_t had_of(const struct gs_core *core, int32_t m, uint64_t shared, uint64_t whole) {
+  return core->unmetered > (is_tail(core, m) && unmetered(&core->grant[m])) ? whole : shared;
+}
+
 static void count_sharers(struct gs_core *core) {
   uint64_t tails = 0, holders = 0;
+  core->unmetered = 0;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    if (is_tail(core, core->members[i]))
+    if (is_tail(core, core->members[i])) {
       tails += parts(g);
-    else if ((g->held && !g->rests) || (core->phase == CORE_DRAINING && core->members[i] == core->holder))
+      core->unmetered += unmetered(g);
+    } else if ((g->held && !g->rests) || (core->phase == CORE_DRAINING && core->members[i] == core->holder)) {
       holders += parts(g);
+    }
   }
   core->tails = tails;
   core->sharers = tails + core_max(holders, 1);
@@ -148,11 +160,28 @@ static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_
   return dt - spun;
 }
 
-/* A tail is charged like its lease, after the part that the guarantee pays. A gang's tail is charged to its guarantee,
- * because spinning is worth less to it. */
+/* Whether a grant other than g uses or wants the device by its guarantee. */
+static bool owner_wants(const struct gs_core *core, const struct core_grant *g) {
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *o = &core->grant[core->members[i]];
+    if (o == g || o->share.guarantee_milli == 0)
+      continue;
+    if (o->held ? o->level == LEVEL_GUARANTEE && !core_holder_idle(core, o, core->now_ns)
+                : o->was_waiting && !o->limit_reached && core_level(core, o) == LEVEL_GUARANTEE)
+      return true;
+  }
+  return false;
+}
+
+/* A tail is charged like its lease, after the part that the guarantee pays. What was borrowed is of what owners leave:
+ * while one wants the device the guarantee pays all of it, too. A gang's tail is charged to its guarantee, because
+ * spinning is worth less to it. */
 static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until) {
   if (g->share.guarantee_milli == 0 || g->gang || g->level == LEVEL_GUARANTEE) {
     charge(core, g, dt, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
+  } else if (owner_wants(core, g)) {
+    charge(core, g, dt, until, LEVEL_GUARANTEE);
+    pay_surplus(g, dt);
   } else if (g->level == LEVEL_SLACK) {
     uint64_t own = (uint64_t)due(core, g, (int64_t)dt) / CREDIT_PER_NS;
     charge(core, g, own, until, LEVEL_GUARANTEE);
@@ -173,7 +202,11 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
     uint64_t part = (uint64_t)((unsigned __int128)dt * parts(g) / sharers);
     charge_tail(core, g, charge_spin_to_switch_reserve(core, g, part), until);
     g->stats.had_ns += dt;
-    serve(g, (uint64_t)((unsigned __int128)dt * parts(g) / (sharers - core->tails + parts(g))));
+    uint64_t own = (uint64_t)((unsigned __int128)dt * parts(g) / (sharers - core->tails + parts(g)));
+    serve(g, own);
+    uint64_t had = had_of(core, core->members[i], part, own);
+    g->stint.part_ns += had;
+    g->stint.spared_ns += dt - had;
     g->overrun_ns += part;
     charged += part;
   }
@@ -216,7 +249,10 @@ static int32_t any_holder(const struct gs_core *core) {
  * idle. */
 static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t whole, uint64_t until) {
   serve(g, whole);
+  g->stint.part_ns += had_of(core, (int32_t)(g - core->grant), part, whole);
   charge(core, g, part, until, g->level);
+  if (core->tails && g->level == LEVEL_GUARANTEE && !g->gang)
+    g->beside_ns += part;
   g->stats.had_ns += whole;
   if (g->held && core_shared(core)) {
     g->allowance += (int64_t)core_min(part, 1000 * 1000 * MS_NS) * 1000;
@@ -335,6 +371,37 @@ static void note_wait(const struct gs_core *core, struct core_grant *g, uint64_t
     g->stats.wait_owed_ns += dt;
 }
 
+/* Gives back to those that ran beside tails, by what each paid. */
+static void give_back(struct gs_core *core, const struct core_grant *tail, uint64_t ns, uint64_t paid) {
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    uint64_t part = g == tail ? 0 : (uint64_t)((unsigned __int128)ns * g->beside_ns / paid);
+    g->beside_ns -= part;
+    g->credit += (int64_t)part * CREDIT_PER_NS;
+    g->allowance += (int64_t)part * 1000;
+  }
+}
+
+/* The hardware need not slice the device evenly: beside a program that pauses between its kernels, a long one has most of
+ * it. What a tail metered beyond its part, its guarantee pays to those that ran beside it. Its own word counts against
+ * it, and nobody else's. */
+static void settle_tail(struct gs_core *core, struct core_grant *g) {
+  struct core_stint *s = &g->stint;
+  uint64_t metered = g->view.busy_ns > s->metered_ns ? g->view.busy_ns - s->metered_ns : 0, paid = 0;
+  if (metered <= s->part_ns || !s->spared_ns || g->gang || !g->share.guarantee_milli)
+    return;
+  for (int i = 0; i < core->nmembers; i++)
+    paid += core->members[i] == g - core->grant ? 0 : core->grant[core->members[i]].beside_ns;
+  uint64_t more = core_min(core_min(metered - s->part_ns, s->spared_ns), paid);
+  if (!more)
+    return;
+  s->part_ns += more;
+  s->spared_ns -= more;
+  pay(&g->credit, (int64_t)more * CREDIT_PER_NS);
+  g->allowance -= (int64_t)more * 1000;
+  give_back(core, g, more, paid);
+}
+
 /* Brings all accounts to `now`. No tail ends before that. */
 static void advance(struct gs_core *core, uint64_t now) {
   uint64_t from = core->now_ns, dt = now - from;
@@ -367,6 +434,8 @@ static void advance(struct gs_core *core, uint64_t now) {
     if (core->had_waiters)
       core->stats.idle_with_waiters_ns += rest;
   }
+  for (int i = 0; i < core->nmembers; i++)
+    settle_tail(core, &core->grant[core->members[i]]);
   for (int i = 0; i < core->nmembers; i++) {
     cap_buckets(core, &core->grant[core->members[i]]);
     limit_work(core, &core->grant[core->members[i]], dt);

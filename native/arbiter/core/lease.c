@@ -3,6 +3,9 @@
 #include "arbiter/core/state.h"
 
 void core_give_lease(struct gs_core *core, struct core_grant *g) {
+  if (!core_runs(g, core->now_ns))
+    g->stint = (struct core_stint){.metered_ns = g->view.busy_ns};
+  g->metered_at_lease_ns = g->view.busy_ns;
   g->held = true;
   g->alongside = g->beside;
   g->rests = g->yields = false;
@@ -59,6 +62,7 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
 }
 
 void core_end_tail(const struct gs_core *core, struct core_grant *g) {
+  g->overran_ns = g->overrun_ns;
   g->revoked_ns = 0;
   g->late = false;
   if (!core_runs(g, core->now_ns) && g->view.waiting == 0)

@@ -9,6 +9,9 @@
 /* Credit is kept in ns x 1e6, so that guarantee_milli x (1000 - reserve_milli) per ns needs no division. */
 #define CREDIT_PER_NS INT64_C(1000000)
 #define MS_NS UINT64_C(1000000)
+/* A loan to a grant whose tails take long begins only when the owner has done nothing for one such part of
+ * its last tail. */
+#define LOAN_PART 10
 /* A grant that has wanted nothing for this long counts as asleep. Shorter gaps occur between two launches, or while a
  * program waits for a CPU. */
 #define QUIET_NS (5 * MS_NS)
@@ -114,6 +117,12 @@ struct core_receipt {
   uint32_t had_milli;
 };
 
+/* Since the last lease that the grant was given with nothing running: what it had metered before; its part of the time
+ * if no other's tail ran; and the rest of the time of its own tails. */
+struct core_stint {
+  uint64_t metered_ns, part_ns, spared_ns;
+};
+
 struct core_grant {
   bool present;
   bool held;        /* has a lease */
@@ -146,11 +155,15 @@ struct core_grant {
   uint64_t revoked_ns;        /* when it lost the lease whose work has not drained; else 0 */
   uint64_t late_ns;           /* when that work counts as late */
   uint64_t overrun_ns;        /* device time charged to it since it lost its last lease */
-  uint64_t engaged_ns;        /* when it last reported, with a lease, that it ran or that a thread waited */
-  uint32_t company;           /* enum gs_core_company, as published */
-  uint64_t contended_ns;      /* when another grant last joined it */
-  enum core_level level;      /* of the lease */
-  uint64_t lease_ns;          /* since when it has the lease */
+  uint64_t overran_ns;        /* the same of its last tail, when that ended */
+  struct core_stint stint;
+  uint64_t metered_at_lease_ns;
+  uint64_t beside_ns;    /* what its guarantee paid beside tails, of which they may have used more than their parts */
+  uint64_t engaged_ns;   /* when it last reported, with a lease, that it ran or that a thread waited */
+  uint32_t company;      /* enum gs_core_company, as published */
+  uint64_t contended_ns; /* when another grant last joined it */
+  enum core_level level; /* of the lease */
+  uint64_t lease_ns;     /* since when it has the lease */
   /* when its work was done, if it had no lease then or lost it because it was idle; 0: it has wanted the device
    * since */
   uint64_t dry_ns;
@@ -179,6 +192,7 @@ struct gs_core {
   /* For the span being charged. tails: processes of revoked grants that still run; sharers: tails plus the processes of
    * the holders, which is the number of parts that the hardware cuts the device into. */
   uint64_t tails, sharers;
+  int unmetered; /* tails of grants that metered nothing since their last leases: they may be no more than words */
   enum core_phase phase;
   /* held: the grant with precedence among those with a main lease; draining: the one that had it, or -1; free: -1 */
   int32_t holder;
@@ -236,6 +250,15 @@ static inline int64_t core_patience(const struct gs_core *core, const struct cor
     return 0;
   return g->view.busy_until_ns > g->lease_ns ? -(int64_t)core_min(AHEAD_NS, (g->view.busy_until_ns - g->lease_ns) / 4)
                                              : 0;
+}
+
+/* How long a holder may be idle before the candidate gets the device, where that may keep the owner from it for long: a
+ * pause between two kernels is no time to lend for a kernel of a second. */
+static inline int64_t core_patience_for(const struct gs_core *core, const struct core_grant *g, int32_t candidate) {
+  int64_t patience = core_patience(core, g);
+  if (patience <= 0 || candidate < 0 || core_level(core, &core->grant[candidate]) == LEVEL_GUARANTEE)
+    return patience;
+  return (int64_t)core_max((uint64_t)patience, core_min(core->grant[candidate].overran_ns / LOAN_PART, QUIET_NS));
 }
 
 static inline bool core_holder_idle(const struct gs_core *core, const struct core_grant *g, uint64_t now) {

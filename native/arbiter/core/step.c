@@ -143,10 +143,13 @@ static void end_joined_leases(struct gs_core *core, int32_t candidate, struct de
   core->holder = core_lead(core);
 }
 
-static bool all_idle(const struct gs_core *core) {
+static bool all_idle(const struct gs_core *core, int32_t candidate) {
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    if (core_main(g) && !core_holder_idle(core, g, core->now_ns))
+    if (!core_main(g))
+      continue;
+    uint64_t until = core_idle_since(g, core->now_ns) + (uint64_t)core_patience_for(core, g, candidate);
+    if (g->view.waiting || until > core->now_ns)
       return false;
   }
   return true;
@@ -157,10 +160,11 @@ static bool all_idle(const struct gs_core *core) {
  * be a tail. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate, int32_t rival) {
   struct core_grant *h = &core->grant[core->holder];
-  enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));
+  enum yield yield =
+      core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience_for(core, h, candidate));
   if (yield != KEEP)
     return yield;
-  bool idle = all_idle(core);
+  bool idle = all_idle(core, candidate);
   if (rival < 0 || (candidate < 0 && idle)) /* terms count while a gang waits for this and other devices */
     return core->wanted && core->now_ns >= core->term_end_ns ? RENEW : KEEP;
   if (idle)

@@ -86,7 +86,8 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   int64_t some = (int64_t)MS * CREDIT_PER_NS;
   g->owed = g->owed >= some ? some : 0;
   g->work_milli = 1000;
-  g->paid_busy_ns = g->overrun_ns = 0;
+  g->paid_busy_ns = g->overrun_ns = g->overran_ns = g->beside_ns = g->metered_at_lease_ns = 0;
+  g->stint = (struct core_stint){0};
   g->allowance = (int64_t)MS * 1000;
   g->spin = 0;
   g->contended_ns = 1;
@@ -119,6 +120,7 @@ void model_normalise(uint64_t elapsed) {
     c->previous = c->freed_ns == c->now_ns ? c->previous : -1;
     c->idle_look_ns = IDLE_LOOK_MIN_NS;
     c->tails = 0;
+    c->unmetered = 0;
     for (int g = 0; g < GANGS; g++) {
       normalise_grant(&c->grant[g], s.words[g][d].launches, elapsed);
       least = core_min(least, c->grant[g].borrowed.sum);
