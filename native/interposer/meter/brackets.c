@@ -146,7 +146,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   bool slice = queue->sampled_held == GS_HELD;
   bool held = slice || (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
   /* it took between the rest of the time and all of it; nothing more is known */
-  if (queue->sampled_held == GS_HELD_BRIEFLY && !held && function && function->observed > 0)
+  bool bounded = queue->sampled_held == GS_HELD_BRIEFLY && !held;
+  if (bounded && function && function->observed > 0)
     elapsed = minimum(maximum(function->estimate, elapsed - queue->sampled_host), elapsed);
   struct sample sample = {elapsed, begun, slice, held, false, false, false};
   uint64_t done = begun + (uint64_t)elapsed;
@@ -167,7 +168,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {
     charge_launch(meter, queue, segment, done, sample.took);
     seen_until(queue, segment, function, done);
-  } else if (sample.own && segment && known) {
+  } else if ((sample.own || (bounded && sample.took < function->estimate)) && segment && known) {
     gs_segment_without(segment, function);
     segment->other += sample.took;
   }

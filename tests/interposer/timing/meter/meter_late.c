@@ -64,6 +64,15 @@ static void check_briefly_held(void) {
   CHECK(meter.purse == 0 && function->far == 0 && function->estimate == 2000);
 }
 
+/* Most launches of the function take 100 us, this one at most the 9 us between its events; the wait for it returned late. */
+static void check_short_one_briefly_held(void) {
+  fresh();
+  struct gs_function *function = known(0x1000, 100000);
+  bracket(0, function, 1, GS_HELD_BRIEFLY, 9000, now + 1000);
+  gs_meter_synced(&meter, &queues[0], now + 75000, (struct gs_waited){now + 70000, now + 75000, 1, true});
+  CHECK(near(meter.busy, 9000, 1));
+}
+
 static void check_start_mark(void) {
   /* A mark before the launch is no work: the launch came after it was recorded. */
   restart();
@@ -196,6 +205,7 @@ void check_late(void) {
   check_mark_behind_its_launch();
   check_residents();
   check_briefly_held();
+  check_short_one_briefly_held();
   check_start_mark();
   check_put_off();
 }
