@@ -55,6 +55,7 @@ struct sample {
   bool own;       /* and that of no other stream */
   bool shared;    /* others had a part of it */
   bool partial;   /* it does not show how long launches are on average */
+  bool bounded;   /* the stream was held, but hardly longer than the host took: the launch took no longer than that */
 };
 
 /* The launch is charged by what was seen of it until `done`, and no more by estimate. */
@@ -130,6 +131,9 @@ static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, s
     return;
   } else if (sample->shared && elapsed > GS_METER_UNSLICED_NS && !function->exact) {
     function->shared = true; /* how long it is follows only from what it had beside others */
+  } else if (sample->bounded && !sample->shared && function->observed >= GS_METER_TRUSTED) {
+    if (elapsed != function->estimate) /* the mean is out of bounds: without these it would be too long */
+      gs_function_learn(function, elapsed, weight, false);
   } else if (sample->shared ? !function->exact
                             : sample->own || (!function->exact && missed < GS_METER_KNEE * function->estimate)) {
     gs_function_learn(function, sample->took, weight, sample->own && !sample->shared);
@@ -149,7 +153,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   bool bounded = queue->sampled_held == GS_HELD_BRIEFLY && !held;
   if (bounded && function && function->observed > 0)
     elapsed = minimum(maximum(function->estimate, elapsed - queue->sampled_host), elapsed);
-  struct sample sample = {elapsed, begun, slice, held, false, false, false};
+  struct sample sample = {elapsed, begun, slice, held, false, false, false, bounded};
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;
   sample.own = sample.held && !disturbed(meter, queue);

@@ -71,6 +71,7 @@ static void check_short_one_briefly_held(void) {
   bracket(0, function, 1, GS_HELD_BRIEFLY, 9000, now + 1000);
   gs_meter_synced(&meter, &queues[0], now + 75000, (struct gs_waited){now + 70000, now + 75000, 1, true});
   CHECK(near(meter.busy, 9000, 1));
+  CHECK(function->estimate < 100000);
 }
 
 static void check_start_mark(void) {
