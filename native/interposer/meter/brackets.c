@@ -131,9 +131,8 @@ static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, s
     return;
   } else if (sample->shared && elapsed > GS_METER_UNSLICED_NS && !function->exact) {
     function->shared = true; /* how long it is follows only from what it had beside others */
-  } else if (sample->bounded && !sample->shared && function->observed >= GS_METER_TRUSTED) {
-    if (elapsed != function->estimate) /* the mean is out of bounds: without these it would be too long */
-      gs_function_learn(function, elapsed, weight, false);
+  } else if (sample->bounded && !sample->shared && elapsed < function->estimate) {
+    gs_function_learn(function, elapsed, weight, false); /* without these the mean would be too long */
   } else if (sample->shared ? !function->exact
                             : sample->own || (!function->exact && missed < GS_METER_KNEE * function->estimate)) {
     gs_function_learn(function, sample->took, weight, sample->own && !sample->shared);
