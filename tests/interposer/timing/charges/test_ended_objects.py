@@ -37,4 +37,5 @@ def test_what_is_in_flight_is_charged(
     busy, metered = sim.busy_ns(tenant.pid), grant.slot().busy_ns
     print(f"{end} {wait} {launches}: {metered / busy - 1:+.1%} of {busy / MS:.0f} ms in {result['rounds']} rounds")
     assert busy == result["truth_ns"]
-    assert -0.05 <= metered / busy - 1 <= 0.10
+    assert 0.95 * busy <= metered
+    assert metered <= 1.1 * busy + 10 * MS  # a thread may get no processor for that long when its wait is over
