@@ -18,7 +18,7 @@ import msgspec
 from gpushare.api.plan import Victim
 from gpushare.api.share import Eviction
 from gpushare.api.types import Name
-from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, on_loan
+from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, names, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.asked import Asked, rung_word
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 
 _MILD = frozenset({Rung.DEMOTE, Rung.SUSPEND})
 """Rungs that need an engine."""
-_NAMED = 3
 _PLANNED = "plan"
 
 
@@ -104,10 +103,10 @@ class Evictions:
         if want is None:
             return refusal
         if want.failed_ns is not None:
-            return RefusedError(f"{refusal}; it is on loan to {_names(want.refused)}, which gave nothing back in time")
+            return RefusedError(f"{refusal}; it is on loan to {names(want.refused)}, which gave nothing back in time")
         left = max((one.deadline_ns - now_ns() for one in self.asked.values() if one.grant in want.victims), default=0)
         return OnLoanError(
-            f"{refusal}; it is on loan to {_names(want.victims)}, asked to give it back within"
+            f"{refusal}; it is on loan to {names(want.victims)}, asked to give it back within"
             f" {max(0, left) / 1e9:.1f} s: ask again until then"
         )
 
@@ -125,8 +124,8 @@ class Evictions:
         if want is None:
             return "nobody has it on loan"
         if want.failed_ns is not None:
-            return f"it is on loan to {_names(want.refused)}, which gave nothing back in time"
-        return f"it is on loan to {_names(want.victims)}, asked to give it back"
+            return f"it is on loan to {names(want.refused)}, which gave nothing back in time"
+        return f"it is on loan to {names(want.victims)}, asked to give it back"
 
     def is_back(self, live: Live) -> None:
         """Called with a grant that wants no room back any more."""
@@ -170,7 +169,7 @@ class Evictions:
                 live.id,
                 "reclaim",
                 "guarantee",
-                f"its memory was on loan to {_names(want.victims)}: taken back under the tenant's guarantee",
+                f"its memory was on loan to {names(want.victims)}: taken back under the tenant's guarantee",
                 memory_bytes=sum(place.memory_bytes for place in live.record.places),
             )
         self._act(recalls.served(key, time.monotonic_ns(), self._node))
@@ -306,7 +305,3 @@ _SAID = {
     "ended": "is ended, for its memory",
     "refused": "gave nothing back, and may not be ended",
 }
-
-
-def _names(grants: Collection[str]) -> str:
-    return ", ".join(sorted(grants)[:_NAMED]) + (f" and {len(grants) - _NAMED} more" if len(grants) > _NAMED else "")

@@ -23,10 +23,17 @@ from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
 from gpushare.policy.residency.states import By, Where
 from gpushare.text.units import parse_memory
 
+_NAMED = 3
 _SOON_NS = 1500 * 10**6
 """Programs finish their work within that, where they can."""
 _PREPARED = 2 << 30
 """Bytes of host memory that are made in a second, on whatever machine."""
+
+
+def names(grants: Iterable[str]) -> str:
+    """The grants' ids in words, the first few of many."""
+    ids = sorted(grants)
+    return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
 
 
 def on_loan(live: Live) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from gpushare.api.plan import Victim
 from gpushare.api.types import Name
 from gpushare.daemon.grants.evictions import Evictions
-from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, on_loan
+from gpushare.daemon.grants.loans import Back, Node, Together, Wanted, key_back, key_of, names, on_loan
 from gpushare.daemon.grants.pressure import Pressures
 from gpushare.daemon.grants.wants import Waiting, Wants
 from gpushare.daemon.host.peer import Peer
@@ -45,7 +45,6 @@ _STAYS_NS = 10 * 10**9
 """For so long nobody asks for the memory of a grant again that could not leave."""
 _LEAVES_NS, _SLOWER = 2 * 10**9, 4
 """What is leaving takes as long as other moves, on a link that others use, too."""
-_NAMED = 3
 _SOONEST_S = 0.01
 _REST, _REST_MOST_S = 5, 1.0
 """All wants are not looked at again for as many times as long as that took, by themselves."""
@@ -354,7 +353,7 @@ class Room:
         if waiting.leaving:
             leaving = [self._state.live(grant) for grant in sorted(waiting.leaving) if grant in self._state]
             size = format_size(sum(reports.sums(live).movable_bytes for live in leaving))
-            return f"{size} of {_names(leaving)} move to host memory for it, in {seconds}"
+            return f"{size} of {names(live.id for live in leaving)} move to host memory for it, in {seconds}"
         if waiting.until_ns is not None:
             return f"others can make room in {seconds}"
         return "there is room now" if waiting.made else "nobody has memory there that could be moved now"
@@ -396,8 +395,3 @@ def _device(live: Live) -> str:
 
 def _leaves(live: Live) -> bool:
     return live.record.residency.where is Where.SUSPENDING
-
-
-def _names(grants: list[Live]) -> str:
-    names = ", ".join(live.id for live in grants[:_NAMED])
-    return names + (f" and {len(grants) - _NAMED} more" if len(grants) > _NAMED else "")

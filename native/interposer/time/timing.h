@@ -81,7 +81,8 @@ struct gs_stream {
    * Atomic. */
   uint64_t polled_launches, polled_from, polled_until;
 
-  uint64_t waited_launches; /* 1 + the number of launches when a short wait that is not booked ended. Atomic */
+  /* When a short wait that is not booked ended: 1 + the number of launches, the processor's counter. Atomic */
+  uint64_t waited_launches, waited_tick;
 
   /* Used by repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */

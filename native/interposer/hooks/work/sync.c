@@ -30,8 +30,9 @@ CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult res
     return result;
   }
   if (around->repeat) {
-    if (GS_LIKELY(gs_repeat_waited(around->repeat, around->tick))) {
-      gs_repeat_done(around->repeat->stream, around->launches);
+    uint64_t now = gs_ticks_read();
+    if (GS_LIKELY(gs_repeat_waited(around->repeat, around->tick, now))) {
+      gs_repeat_done(around->repeat->stream, around->launches, now);
       gs_memory_waited(around->repeat->stream->device->ordinal);
     } else {
       gs_wait_began(around->repeat->stream, around->tick, around->launches);

@@ -145,6 +145,8 @@ static inline bool book(struct passage *passage, struct gs_submission *submissio
   if (!GS_LIKELY(!gs_turn_passed(device, passage->lease)))
     gs_notice_turn(device, passage->lease, passage->now);
   gs_repeat_absorb(stream);
+  if (gs_repeat_known_done(stream) && stream->queue.head == stream->queue.tail && !stream->queue.sampled)
+    gs_book_short_wait(stream, passage->now);
   submission->stream = stream;
   submission->function = passage->function;
   submission->estimate = passage->function->estimate;

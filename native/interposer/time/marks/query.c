@@ -95,6 +95,8 @@ static void query(struct gs_stream *stream, uint64_t patience) {
   if (gs_stream_launches(stream) == launches && queue->head == queue->tail) {
     if (result == CUDA_ERROR_NOT_READY)
       gs_unobserved_begin(stream, queue->end < now ? queue->end : now);
+    else if (gs_repeat_known_done(stream) && !stream->queue.sampled)
+      gs_book_short_wait(stream, now);
     else if (!awaits) /* an error is that of a context in which nothing runs any more */
       gs_found_idle(stream, stream->unobserved || queue->end > now ? now : queue->end, (struct gs_waited){0});
   }

@@ -32,6 +32,12 @@ void gs_unobserved_end(struct gs_stream *stream, uint64_t at) {
   __atomic_store_n(&stream->device->unobserved_streams, stream->device->unobserved_streams - 1, __ATOMIC_RELAXED);
 }
 
+void gs_book_short_wait(struct gs_stream *stream, uint64_t now) {
+  uint64_t at = gs_repeat_waited_at(stream, now);
+  if (at > 0)
+    gs_found_idle(stream, at, (struct gs_waited){0});
+}
+
 void gs_found_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited) {
   gs_meter_synced(stream->device->meter, &stream->queue, at, waited);
   gs_unobserved_end(stream, at);

@@ -35,6 +35,9 @@ static inline void gs_unobserved_end_by_mark(struct gs_stream *stream, uint32_t 
 /* Everything launched into the stream is done since `at`. waited: as for gs_meter_synced. All its marks are reaped or
  * lost. */
 void gs_found_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited);
+/* Books a short wait that was not booked when it ended (streams/repeat.h). Under the device's lock, where the stream has
+ * no marks. */
+void gs_book_short_wait(struct gs_stream *stream, uint64_t now);
 
 /* Whether the launches that are not known to be done may be behind a wait for a value in memory or a semaphore. */
 static inline bool gs_stream_held(const struct gs_stream *stream) {

@@ -51,6 +51,14 @@ void gs_repeat_absorb_slow(struct gs_stream *stream) {
   __atomic_store_n(&device->slot->launches, device->slot->launches + n, __ATOMIC_RELAXED);
 }
 
+uint64_t gs_repeat_waited_at(struct gs_stream *stream, uint64_t now) {
+  const struct gs_ticks *ticks = &stream->device->ticks;
+  uint64_t tick = __atomic_load_n(&stream->waited_tick, __ATOMIC_RELAXED), gone = gs_ticks_read() - tick;
+  gone = ticks->within > 0 ? gone * (ticks->scale >> 10) >> 22 : 0;
+  __atomic_store_n(&stream->waited_launches, 0, __ATOMIC_RELAXED);
+  return gone > 0 && gone < now && now - gone >= stream->queue.planned ? now - gone : 0;
+}
+
 void gs_repeat_late(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   gs_biased_take(&device->lock);

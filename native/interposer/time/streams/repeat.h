@@ -107,9 +107,8 @@ static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   return NULL;
 }
 
-/* After that wait, which began at `tick`: whether it was as short as expected. */
-static inline bool gs_repeat_waited(const struct gs_repeat *repeat, uint64_t tick) {
-  uint64_t now = gs_ticks_read();
+/* After that wait, which began at `tick` and ended at `now`: whether it was as short as expected. */
+static inline bool gs_repeat_waited(const struct gs_repeat *repeat, uint64_t tick, uint64_t now) {
   return now - tick < repeat->short_wait && (repeat->soon == 0 || now < repeat->soon);
 }
 
@@ -151,15 +150,19 @@ static inline uint64_t gs_stream_arrived(const struct gs_stream *stream) {
 static inline bool gs_stream_known_done(const struct gs_stream *stream) {
   return stream->done_launches == gs_stream_launches(stream) + 1;
 }
-/* A wait for the stream, which gs_repeat_waited found to be short, has ended. launches: gs_stream_arrived when it
- * began. */
-static inline void gs_repeat_done(struct gs_stream *stream, uint64_t launches) {
+/* A wait for the stream, which gs_repeat_waited found to be short, has ended at `tick`. launches: gs_stream_arrived when
+ * it began. */
+static inline void gs_repeat_done(struct gs_stream *stream, uint64_t launches, uint64_t tick) {
+  __atomic_store_n(&stream->waited_tick, tick, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->waited_launches, launches + 1, __ATOMIC_RELAXED);
 }
 /* Whether nothing was launched into the stream since such a wait. */
 static inline bool gs_repeat_known_done(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->waited_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1;
 }
+/* When that wait ended, after which nothing was launched; 0: it is too long ago to tell, or was asked for before. Called
+ * with the device's lock held. */
+uint64_t gs_repeat_waited_at(struct gs_stream *stream, uint64_t now);
 /* From now on no launch counts as a repetition of an earlier one. */
 static inline void gs_repeat_end(struct gs_time *time) { __atomic_add_fetch(&time->repeats, 1, __ATOMIC_SEQ_CST); }
 

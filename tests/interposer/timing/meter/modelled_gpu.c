@@ -188,11 +188,14 @@ static void gate(int s) {
   }
 }
 
+static uint64_t brief_wait[STREAMS]; /* when a wait that is not booked ended, if nothing was launched since; else 0 */
+
 /* Estimated work that the bound still lets in flight. */
 static double room(void) { return (foreign == ALONE ? 50e6 : 2e6) - meter.inflight; }
 
 void launch(int s, uint64_t key, uint64_t ns) {
   if (metered && held_at(now) && repeats(s, key, lease_at(now))) {
+    brief_wait[s] = 0;
     kernel(s, ns);
     return;
   }
@@ -202,6 +205,9 @@ void launch(int s, uint64_t key, uint64_t ns) {
     return;
   }
   absorb(s);
+  if (brief_wait[s] && queues[s].head == queues[s].tail && !queues[s].sampled)
+    gs_meter_synced(&meter, &queues[s], brief_wait[s], (struct gs_waited){0});
+  brief_wait[s] = 0;
   struct gs_function *function = gs_meter_function(&meter, key);
   if (gs_meter_close_first(&queues[s], function, now)) {
     mark(s, false);
@@ -255,7 +261,10 @@ void sync_stream(int s) {
   if (tail[s] > now)
     now = tail[s];
   call(5000); /* the thread wakes up, or gets its processor back */
-  if (!metered || (brief && wait_is_short(s, began)))
+  if (!metered)
+    return;
+  brief_wait[s] = brief && wait_is_short(s, began) ? now : 0;
+  if (brief_wait[s])
     return;
   reap();
   take_sample(s);
@@ -307,6 +316,7 @@ void restart(void) {
   memset(clocks, 0, sizeof clocks);
   clocked = 0;
   memset(tail, 0, sizeof tail);
+  memset(brief_wait, 0, sizeof brief_wait);
   memset(submitted, 0, sizeof submitted);
   device_free = truth = submissions = 0;
   others_anew();
