@@ -126,17 +126,18 @@ def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
 @example(100, (20 * MS, 1000 * MS), (False, False), 0)  # a tail did not compete
 @example(300, (1000 * MS, MS), (False, False), 2 * MS)  # a tail has two thirds of the slices beside short kernels
 def test_kernels_of_any_lengths_share_by_guarantees(guarantee, lengths, ahead, slice_ns):
-    """Within 2 points, and one kernel: launched ahead of the last one's end, or after it was waited for."""
+    """Within 2 points, and a kernel or two at the ends of the window: launched ahead of the last one's end, or after it
+    was waited for."""
     m = Model(slice_ns=slice_ns)
     for number, part in enumerate((guarantee, 1000 - guarantee)):
         m.add(number, guarantee=part, kernel=lengths[number], ahead=ahead[number], gap=20_000)
         m.want(number)
-    m.run(SECOND)
+    m.run(max(SECOND, 10 * max(lengths)))  # both begin with a kernel, whatever they are guaranteed
     duration = max(10 * SECOND, 40 * max(lengths))
     _, executed = m.shares(duration)
     used = sum(executed.values())
     assert used >= 0.97  # short kernels leave gaps
-    assert executed[0] / used == pytest.approx(guarantee / 1000, abs=0.02 + max(lengths) / duration)
+    assert executed[0] / used == pytest.approx(guarantee / 1000, abs=0.02 + 1.5 * max(lengths) / duration)
 
 
 @pytest.mark.parametrize("slice_ns", [0, 2 * MS], ids=["even", "slices"])
