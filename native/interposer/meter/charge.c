@@ -140,7 +140,7 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   } else {
     charge_end(meter, queue, shown, room);
   }
-  if (shown->whole && !within)
+  if (shown->whole)
     learn_whole(meter, shown, room);
 }
 
