@@ -20,6 +20,14 @@ class Claims:
         liar.claims_undrained, liar.claims_busy_until_ns = 1, now + SECOND
 
 
+class Meters(Claims):
+    """Claims besides that it used far more than there was time for."""
+
+    def change(self, liar, now):
+        super().change(liar, now)
+        liar.metered = 1000.0 * now
+
+
 class Flickers(Claims):
     """Claims to be busy for half of each `period` (ms); waits for leases that it does not use or only claims to use."""
 

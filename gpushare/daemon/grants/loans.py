@@ -82,14 +82,14 @@ def put(state: State, draft: Promises, key: str, wanted: Wanted) -> None:
     if isinstance(wanted, Back):
         draft.put(wanted.live.id, wanted.live.asked, placement.bring_back(wanted.live, draft))
         return
-    names = list[str]()
+    there = list[str]()
     try:
         for number, asked in enumerate(wanted.asked):
             places = placement.place(state, asked, promises=draft)
-            names.append(f"want {number} {key}")
-            draft.put(names[-1], asked, places)
+            there.append(f"want {number} {key}")
+            draft.put(there[-1], asked, places)
     except GpushareError:
-        for name in names:
+        for name in there:
             draft.drop(name)
         raise
 

@@ -206,7 +206,7 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
     serve(g, own);
     uint64_t had = had_of(core, core->members[i], part, own);
     g->stint.part_ns += had;
-    g->stint.spared_ns += dt - had;
+    g->stint.spared_ns = core_min(g->stint.spared_ns + dt - had, OVERRUN_MAX_NS);
     g->overrun_ns += part;
     charged += part;
   }
@@ -252,7 +252,7 @@ static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t p
   g->stint.part_ns += had_of(core, (int32_t)(g - core->grant), part, whole);
   charge(core, g, part, until, g->level);
   if (core->tails && g->level == LEVEL_GUARANTEE && !g->gang)
-    g->beside_ns += part;
+    g->beside_ns = core_min(g->beside_ns + part, OVERRUN_MAX_NS);
   g->stats.had_ns += whole;
   if (g->held && core_shared(core)) {
     g->allowance += (int64_t)core_min(part, 1000 * 1000 * MS_NS) * 1000;
@@ -392,7 +392,8 @@ static void settle_tail(struct gs_core *core, struct core_grant *g) {
     return;
   for (int i = 0; i < core->nmembers; i++)
     paid += core->members[i] == g - core->grant ? 0 : core->grant[core->members[i]].beside_ns;
-  uint64_t more = core_min(core_min(metered - s->part_ns, s->spared_ns), paid);
+  /* no more than can be owed, whatever it says */
+  uint64_t more = core_min(core_min(core_min(metered - s->part_ns, s->spared_ns), paid), OVERRUN_MAX_NS);
   if (!more)
     return;
   s->part_ns += more;

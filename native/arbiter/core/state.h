@@ -9,8 +9,8 @@
 /* Credit is kept in ns x 1e6, so that guarantee_milli x (1000 - reserve_milli) per ns needs no division. */
 #define CREDIT_PER_NS INT64_C(1000000)
 #define MS_NS UINT64_C(1000000)
-/* A loan to a grant whose tails take long begins only when the owner has done nothing for one such part of
- * its last tail. */
+/* A holder keeps the device from a borrower while it has been idle for less than one part in LOAN_PART of the borrower's
+ * last tail. */
 #define LOAN_PART 10
 /* A grant that has wanted nothing for this long counts as asleep. Shorter gaps occur between two launches, or while a
  * program waits for a CPU. */
@@ -157,7 +157,7 @@ struct core_grant {
   uint64_t overrun_ns;        /* device time charged to it since it lost its last lease */
   uint64_t overran_ns;        /* the same of its last tail, when that ended */
   struct core_stint stint;
-  uint64_t metered_at_lease_ns;
+  uint64_t metered_at_lease_ns; /* view.busy_ns when it was last given a lease */
   uint64_t beside_ns;    /* what its guarantee paid beside tails, of which they may have used more than their parts */
   uint64_t engaged_ns;   /* when it last reported, with a lease, that it ran or that a thread waited */
   uint32_t company;      /* enum gs_core_company, as published */

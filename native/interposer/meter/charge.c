@@ -140,7 +140,7 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   } else {
     charge_end(meter, queue, shown, room);
   }
-  if (shown->whole)
+  if (shown->whole) /* where its mean is too short, launches behind the program's back would not be looked for */
     learn_whole(meter, shown, room);
 }
 

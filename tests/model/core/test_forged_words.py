@@ -4,7 +4,7 @@ The split is compared with those alongside an honest tenant that is idle, and on
 claims work on the device spares the others part of their charge; that must not change which of them goes first."""
 
 import pytest
-from forgers import Claims, Flickers, Random
+from forgers import Claims, Flickers, Meters, Random
 from virtual_device import Model
 from virtual_node import MS
 
@@ -50,6 +50,7 @@ def split(executed):
 ATTACKS = {
     "busy": lambda: Claims(),
     "16 processes": lambda: Claims(16),
+    "all was its own": lambda: Meters(),
     "10 ms": lambda: Flickers(10),
     "100 ms, 16 processes": lambda: Flickers(100, 16),
 } | {f"random {seed}": lambda seed=seed: Random(seed) for seed in range(4)}
