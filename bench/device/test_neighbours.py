@@ -41,7 +41,7 @@ def latencies(
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["event"] == "ready"
         if beside_ms != ALONE:
-            trainer = node.spin("1GiB", "600") if shared else Tenant(bare(node))
+            trainer = node.spin("1GiB", "60%") if shared else Tenant(bare(node))
             ends.callback(trainer.close)
             trainer.tell(f"run {int(beside_ms * 1e6)}")
             time.sleep(0.5)

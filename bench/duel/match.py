@@ -114,7 +114,7 @@ class _Match:
         self.daemon.start()
 
     def tenant(self, milli: int, name: str, *arguments: str, **options: str) -> _Tenant:
-        command = self.daemon.run(MEMORY, str(milli), built.program("duel"), name, *arguments, **options)
+        command = self.daemon.run(MEMORY, f"{milli}m", built.program("duel"), name, *arguments, **options)
         tenant = _Tenant(command, self._scratch / f"{name}.err")
         self._cleanup.callback(tenant.end)
         return tenant

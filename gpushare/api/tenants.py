@@ -16,7 +16,7 @@ FILE = "file"
 SOURCE = r"^(file|adapter:[a-z0-9][a-z0-9._-]{0,62})$"
 
 NodeTimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 16000})]
-NodeTimeText = Annotated[str, number_text(r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$")]
+NodeTimeText = Annotated[str, number_text(r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+ ?m|0+)\s*$")]
 NodeMemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": SIZE_MAX})]
 NodeMemoryText = Annotated[str, number_text(rf"^(0|\s*({SIZE})\s*)$")]
 Account = Annotated[str, Meta(extra_json_schema={"pattern": ACCOUNT, "maxLength": ACCOUNT_MAX})]

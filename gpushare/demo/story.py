@@ -13,6 +13,7 @@ from gpushare.demo.interrupts import uninterrupted
 from gpushare.demo.node import Node
 from gpushare.demo.verdict import PIECE_BYTES, Facts, Tenant
 from gpushare.errors import FailedError
+from gpushare.text.units import format_time
 
 OWNER = Tenant("research", 750, 8 << 30)
 BORROWER = Tenant("class", 250, 4 << 30)
@@ -160,7 +161,7 @@ def _annotations(tenant: Tenant) -> dict[str, str]:
     wanted = {
         "tenant": tenant.name,
         "memory": str(tenant.memory_bytes),
-        "time": str(tenant.time_milli),
+        "time": format_time(tenant.time_milli),
         "device": "0",
         "class": "training",
     }

@@ -45,11 +45,11 @@ def request(annotations: Mapping[str, Any]) -> dict[str, str | int]:
     the other. Raises UsageError, which names the annotation, for a value that NVIDIA's stack would reject or that is
     not supported here.
     """
-    name = _name(annotations)
+    name = container_name(annotations)
     if name is None:
         return {}
     request_word, limit_word, mode_word = words(name)
-    sizes = [_size(word, annotations[word]) for word in (request_word, limit_word) if word in annotations]
+    sizes = [quantity(word, annotations[word]) for word in (request_word, limit_word) if word in annotations]
     if not sizes:
         return {}
     if sizes[0] > sizes[-1]:
@@ -87,7 +87,7 @@ def _is_visible(variable: str) -> bool:
 
 
 def _asks(annotations: Mapping[str, Any]) -> bool:
-    name = _name(annotations)
+    name = container_name(annotations)
     for key, value in annotations.items():
         domain = key.partition("/")[0]
         if key.startswith(_PREFIX) and name is not None and not key.startswith(f"{_PREFIX}{name}."):
@@ -97,7 +97,8 @@ def _asks(annotations: Mapping[str, Any]) -> bool:
     return False
 
 
-def _name(annotations: Mapping[str, Any]) -> str | None:
+def container_name(annotations: Mapping[str, Any]) -> str | None:
+    """Returns the container's name in its pod; None outside Kubernetes."""
     return next((value for key in NAMES if isinstance(value := annotations.get(key), str) and value), None)
 
 
@@ -109,7 +110,7 @@ def identity(config: Mapping[str, Any], bundle: str | None) -> str:
     return re.sub("[^!-~]", "?", re.sub("^(libpod|crio|docker|cri-containerd)-", "", last) or bundle or "")[-_ID_MAX:]
 
 
-def _size(annotation: str, text: object) -> int:
+def quantity(annotation: str, text: object) -> int:
     """Parses a Kubernetes quantity into bytes, rounding up. Raises UsageError."""
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) and len(text) <= TEXT_MAX else None
     if match is None:

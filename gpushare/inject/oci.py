@@ -41,6 +41,9 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
+_SIZES = ("memory", "borrow-memory")
+_DECIMAL = ("k", "M", "G", "T")
+"""Units that are powers of 1000 in a Kubernetes manifest and of 1024 elsewhere (text/units.py)."""
 _DURATION = "idle-after"
 # Fields that a container's environment may give where its user has named a device without a grant. They give the
 # size and the kind. The others name who pays for it, which an image, whose ENV is in the environment too, must
@@ -89,7 +92,9 @@ def request(config: dict[str, Any]) -> dict[str, str | float] | None:
     if "grant" in found:
         return {"grant": found["grant"]}
     slots = {_SLOTS[name]: _whole(name, found.pop(name)) for name in _SLOTS if name in found}
-    wanted = {**slots, **theirs, **{_FIELDS[name]: _value(name, value) for name, value in found.items()}}
+    in_pod = nvidia.container_name(annotations) is not None
+    asked = {_FIELDS[name]: _value(name, value, in_pod=in_pod) for name, value in found.items()}
+    wanted = {**slots, **theirs, **asked}
     for name in ("memory", "time"):
         if name not in wanted:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
@@ -129,7 +134,9 @@ def request_by_environment(config: dict[str, Any]) -> dict[str, str | float] | N
     return {**{_FIELDS[field]: value for field, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
 
 
-def _value(name: str, text: str) -> str | float:
+def _value(name: str, text: str, *, in_pod: bool) -> str | float:
+    if in_pod and name in _SIZES and text.endswith(_DECIMAL):
+        return str(nvidia.quantity(PREFIX + name, text))
     if name == _DURATION:
         try:
             return parse_idle_after(text)

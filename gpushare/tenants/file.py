@@ -13,9 +13,13 @@ import msgspec
 from gpushare.api.tenants import TENANT_NAME, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.text import toml
+from gpushare.text.units import format_time, parse_node_time, parse_size
 
 _NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
+TIMES = ("time", "time_limit")
+"""In the file these are texts, with a unit."""
+_QUANTITIES = {**dict.fromkeys(TIMES, parse_node_time), **dict.fromkeys(("memory", "host_memory"), parse_size)}
 _FORM = "tenants are written as [tenants.NAME]"
 
 
@@ -72,9 +76,31 @@ def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
     if not isinstance(table, dict):
         raise UsageError(f"{file.place('tenants', name)}: tenant {name} is not a table: {_FORM}")
     try:
-        return msgspec.convert(table, TenantPolicy)
-    except msgspec.ValidationError as error:
+        return _check_units(msgspec.convert(table, TenantPolicy))
+    except (msgspec.ValidationError, UsageError) as error:
         raise UsageError(f"{_place(file, name, str(error))}: tenant {name}: {error}") from None
+
+
+def _check_units(policy: TenantPolicy) -> TenantPolicy:
+    """The policy itself. Raises UsageError for a number that is milli or a few bytes to the node API, and that a person
+    wrote with another unit in mind."""
+    for key, parsed in _QUANTITIES.items():
+        if (value := getattr(policy, key)) and isinstance(value, int):
+            try:
+                parsed(str(value))
+            except UsageError as error:
+                # The message begins with the kind of quantity and the number.
+                raise UsageError(f"{key} {str(error).partition(' ')[2]}, in quotes") from None
+    return policy
+
+
+def _as_text(policy: TenantPolicy) -> dict[str, Any]:
+    """The policy as a person would write it in the file."""
+    values: dict[str, Any] = msgspec.to_builtins(policy)
+    for key in TIMES:
+        if (value := values.get(key)) and isinstance(value, int):
+            values[key] = format_time(value)
+    return values
 
 
 def _place(file: toml.File, name: str, message: str) -> str:
@@ -107,7 +133,7 @@ def write(
     wanted = dict(now.file.values.get("tenants", {})) if now.file is not None else {}
     wanted.pop(name, None)
     if policy is not None:
-        wanted[name] = msgspec.to_builtins(policy)
+        wanted[name] = _as_text(policy)
     try:
         _change(document, name, wanted.get(name))
         text = tomlkit.dumps(document)

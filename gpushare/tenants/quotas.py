@@ -17,8 +17,9 @@ from gpushare.text.units import (
     IDLE_SECONDS_MIN,
     format_size,
     format_time,
+    milli_of,
     parse_node_time,
-    parse_size,
+    size_of,
 )
 
 DEFAULT = "default"
@@ -83,17 +84,13 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
     """The checked tenant. Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's,
     which is the limit of a tenant without one. `smallest`: smallest share that can be served."""
     file.check_name(name)
-    time = _quantity(name, "time", parse_node_time, policy.time)
+    time = _quantity(name, "time", _node_time, policy.time)
     if time > capacity_time:
         raise RefusedError(
             f"tenant {name}: time {format_time(time)} is more than the node has, {format_time(capacity_time)}: give"
             f" {format_time(capacity_time)} or less"
         )
-    limit = (
-        capacity_time
-        if policy.time_limit is None
-        else _quantity(name, "time_limit", parse_node_time, policy.time_limit)
-    )
+    limit = capacity_time if policy.time_limit is None else _quantity(name, "time_limit", _node_time, policy.time_limit)
     if 0 < time < smallest:
         raise RefusedError(
             f"tenant {name}: a guaranteed time of {format_time(time)} is too small to be served: give"
@@ -138,12 +135,16 @@ def _idle_after(tenant: str, seconds: float | None) -> int | None:
 
 
 def _memory(tenant: str, key: str, given: int | str) -> int:
-    return _quantity(tenant, key, parse_size, given) if given not in (0, "0") else 0
+    return _quantity(tenant, key, size_of, given) if given not in (0, "0") else 0
 
 
-def _quantity(tenant: str, key: str, parsed: Callable[[str], int], given: int | str) -> int:
+def _node_time(given: int | str) -> int:
+    return milli_of(given, parse_node_time)
+
+
+def _quantity(tenant: str, key: str, parsed: Callable[[int | str], int], given: int | str) -> int:
     try:
-        return parsed(str(given))
+        return parsed(given)
     except UsageError as error:
         # The message begins with the kind of quantity.
         raise UsageError(f"tenant {tenant}: {key} {str(error).partition(' ')[2]}") from None

@@ -14,6 +14,7 @@ from text import made_from, table
 from gpushare.api.tenants import TenantPolicy
 from gpushare.cli.usage.prices import PRICE_MAX
 from gpushare.daemon.config import RANGES, Config
+from gpushare.tenants.file import TIMES
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 HEAD = """# Configuration
@@ -103,10 +104,8 @@ def _node() -> str:
 def _tenants() -> str:
     meanings = explained("tenants.toml")
     policy = msgspec.json.schema_components([TenantPolicy])[1]["TenantPolicy"]["properties"]
-    rows = [
-        _row(key, api.kind(one).removesuffix(" or null"), _toml(one["default"]), meanings[key][1])
-        for key, one in policy.items()
-    ]
+    kinds = {key: api.kind(one).removesuffix(" or null") for key, one in policy.items()} | dict.fromkeys(TIMES, "text")
+    rows = [_row(key, kinds[key], _toml(one["default"]), meanings[key][1]) for key, one in policy.items()]
     return table(_TITLES, rows)
 
 

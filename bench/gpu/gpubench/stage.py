@@ -159,7 +159,7 @@ class Stage:
             "--memory",
             str(memory),
             "--time",
-            str(time_milli),
+            f"{time_milli}m",
             "--class",
             class_,
             "--gpu",

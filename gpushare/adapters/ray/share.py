@@ -22,6 +22,7 @@ _OPTIONS = (
     "max_rung",
     "grace",
 )
+_TIMES = ("time", "time_limit")
 _NEEDED = ("memory", "time")
 
 
@@ -43,7 +44,7 @@ def share(num_gpus: float, memory: int | str | None = None, **more: object) -> d
         raise TypeError("runtime_env is no dict")
     spec = {
         "memory": memory if memory is not None else f"{milli / 10:g}%",
-        "time": milli,
+        "time": f"{milli / 10:g}%",
         **({"devices": int(num_gpus)} if whole and num_gpus > 1 else {}),
         **more,
     }
@@ -64,6 +65,8 @@ def words(spec: object) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if value is True and name == "borrow_memory":
             found.append(option)
+        elif name in _TIMES and isinstance(value, int) and value not in (False, True):
+            raise ValueError(f"{NAME}'s {name} {value!r} has no unit: write it as text, '50%' or '500m'")
         elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
             found.append(f"{option}={value}")
         else:

@@ -34,14 +34,14 @@ def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
     parser.option(
         "--memory",
         "SIZE",
-        f"memory on each device, as 8GiB, 512MiB or 35%% of it{needed}",
+        f"memory on each device, as 8GiB (8G and 8GB are the same), 512MiB or 35%% of it{needed}",
         memory_argument,
         required=required,
     )
     parser.option(
         "--time",
         "SHARE",
-        f"guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle{needed}",
+        f"guaranteed time of each device, as 30%%, 0.3 or 300m; 0: only what others leave idle{needed}",
         parse_time,
         required=required,
     )
@@ -206,7 +206,7 @@ class GrantCommand(Family):
             "reserve a share for a container or process, and print the grant's id",
             ("gpushare grant create --memory 4GiB --time 25%", "4 GiB, a quarter of the time, and what is idle"),
             ("gpushare grant create --memory 1GiB --time 0.1 --tenant default", "of a named tenant"),
-            ("gpushare grant create --memory 1GiB --time 100 --keep", "kept until it is released, for several runs"),
+            ("gpushare grant create --memory 1GiB --time 10% --keep", "kept until it is released, for several runs"),
         )
         add_share_options(create)
         create.option(
@@ -253,7 +253,7 @@ class GrantCommand(Family):
         resize.option(
             "--memory", "SIZE", "as 8GiB or 35%%, not below what it holds now (default: unchanged)", memory_argument
         )
-        resize.option("--time", "SHARE", "as 30%%, 0.3 or 300 (milli) (default: unchanged)", parse_time)
+        resize.option("--time", "SHARE", "as 30%%, 0.3 or 300m (default: unchanged)", parse_time)
         resize.option(
             "--time-limit", "SHARE", "upper limit of the time, written as --time (default: unchanged)", parse_time
         )

@@ -20,7 +20,7 @@ from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
-from gpushare.text.units import format_size, format_time, parse_time
+from gpushare.text.units import format_size, format_time, milli_of
 
 DECISIONS = 20
 """Decisions on leases in an answer, unless the request gives a number."""
@@ -230,7 +230,7 @@ def _away(live: Live, meanwhile: str) -> str:
 def _refused(one: Refusal) -> why.Refused:
     request = one.asked.request
     asked = format_size(request.memory) if isinstance(request.memory, int) else request.memory
-    time = parse_time(str(request.time))
+    time = milli_of(request.time)
     return why.Refused(
         at_ns=one.at_ns,
         tenant=request.tenant,

@@ -13,7 +13,7 @@ from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung
-from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN, parse_memory, parse_time
+from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN, milli_of, parse_memory
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256
@@ -50,8 +50,8 @@ class Asked:
         return cls(
             request=request,
             memory=size,
-            time_milli=parse_time(str(request.time)),
-            limit_milli=parse_time(str(request.time_limit)),
+            time_milli=milli_of(request.time),
+            limit_milli=milli_of(request.time_limit),
             gang=_gang(request),
             borrow=0 if borrow is False else size if borrow is True else memory(borrow),
             max_rung=min(policy.most, rung or (Rung.EVICT if borrow else Rung.THROTTLE)),
@@ -163,7 +163,7 @@ class Asked:
 
 def memory(value: int | str) -> int | str:
     """Bytes, or a checked percentage as text. Raises UsageError."""
-    text = str(value)
+    text = f"{value}B" if isinstance(value, int) else value
     if text.strip().endswith("%"):
         parse_memory(text, 1 << 40)
         return text

@@ -17,7 +17,7 @@ from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import Share, shares
 from gpushare.policy.quota.tenant import TenantPolicy
 from gpushare.policy.residency.states import Where
-from gpushare.text.units import format_size, parse_time
+from gpushare.text.units import format_size, milli_of
 
 
 def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
@@ -142,8 +142,8 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
         asked = admission.Request(
             tenant=record.tenant,
             memory=old.memory_bytes if change.memory is None else memory(change.memory),
-            time_milli=old.time_milli if change.time is None else parse_time(str(change.time)),
-            limit_milli=old.limit_milli if change.time_limit is None else parse_time(str(change.time_limit)),
+            time_milli=old.time_milli if change.time is None else milli_of(change.time),
+            limit_milli=old.limit_milli if change.time_limit is None else milli_of(change.time_limit),
             device=old.device,
             borrow=max(borrow, old.borrowed_bytes) if isinstance(borrow, int) else borrow,
         )

@@ -16,7 +16,7 @@ from gpushare.demo.notebooks.verdict import Check, Facts, Wake
 from gpushare.demo.program import Program
 from gpushare.errors import FailedError
 from gpushare.paths import LIB_DIR
-from gpushare.text.units import format_size
+from gpushare.text.units import format_size, format_time
 
 PROGRAM = Path(__file__).with_name("program.py")
 CELL_NS = 200_000_000
@@ -196,7 +196,7 @@ class Story:
         asked = {
             "tenant": part.name,
             "memory": f"{part.share}%",
-            "time": str(part.time),
+            "time": format_time(part.time),
             "class": part.class_,
             "idle-memory": "lend",
             "idle-after": f"{self._device.idle_after:g}s",

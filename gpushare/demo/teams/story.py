@@ -15,6 +15,7 @@ from gpushare.demo.program import Program
 from gpushare.demo.teams.script import Act, Step, Team
 from gpushare.errors import FailedError
 from gpushare.paths import LIB_DIR
+from gpushare.text.units import format_time
 
 KERNEL_NS = 500_000
 MEMORY = "512MiB"
@@ -131,7 +132,7 @@ class Story:
                 worker.pid = worker.program.ready()["pid"]
 
     def _command(self, worker: _Worker) -> list[str]:
-        share = ["--memory", MEMORY, "--time", str(worker.milli), "--gpu", str(worker.device)]
+        share = ["--memory", MEMORY, "--time", format_time(worker.milli), "--gpu", str(worker.device)]
         gpushare = [sys.executable, "-P", "-m", "gpushare", "run", "--socket", str(self._node.socket)]
         return [*gpushare, "--tenant", worker.team.name, *share, "--", str(LIB_DIR / "gpushare-spin")]
 

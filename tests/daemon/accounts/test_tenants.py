@@ -73,9 +73,9 @@ def test_comments_survive_changes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("tenants = {a = {time = 5, users = [7]}, b = {}}\n", "tenants = {"),
-        ("[tenants]  # all\na.time = 5\nb = {weight = 2}\n", "[tenants]  # all"),
-        ("tenants.a.time = 5  # all\ntenants.b.weight = 2\n", "tenants.b.weight"),
+        ("tenants = {a = {time = '5m', users = [7]}, b = {}}\n", "tenants = {"),
+        ("[tenants]  # all\na.time = '5m'\nb = {weight = 2}\n", "[tenants]  # all"),
+        ("tenants.a.time = '5m'  # all\ntenants.b.weight = 2\n", "tenants.b.weight"),
     ],
     ids=["inline", "dotted keys", "dotted from the top"],
 )
@@ -108,7 +108,7 @@ def test_first_tenant_of_a_new_file(tmp_path):
 
 def test_a_file_with_a_byte_order_mark_is_read_and_changed(tmp_path):
     path = tmp_path / "t.toml"
-    path.write_bytes(b"\xef\xbb\xbf# of Zo\xc3\xab\n[tenants.a]\ntime = 100\n")
+    path.write_bytes(b"\xef\xbb\xbf# of Zo\xc3\xab\n[tenants.a]\ntime = '100m'\n")
     load(path).set("b", TenantPolicy(time=200, placement="pack"))
     assert path.read_bytes().startswith(b"# of Zo\xc3\xab\n[tenants.a]")
     again = load(path)
@@ -184,13 +184,13 @@ def test_a_file_that_the_kernel_cannot_look_up_is_named(tmp_path):
 
 def test_a_change_next_to_one_by_hand_leaves_a_file_that_can_be_read(tmp_path):
     path = tmp_path / "t.toml"
-    tenants = load(path, "[tenants.a]\ntime = 500\n[tenants.p]\n")
+    tenants = load(path, "[tenants.a]\ntime = '500m'\n[tenants.p]\n")
     for by_hand, change, error in (
-        ("[tenants.b]\ntime = 1400\n", lambda: tenants.set("a", TenantPolicy(time=1000)), RefusedError),
+        ("[tenants.b]\ntime = '1400m'\n", lambda: tenants.set("a", TenantPolicy(time=1000)), RefusedError),
         ("[tenants.b]\ntime = 0\n", lambda: tenants.set("c", TenantPolicy(parent="p")), UsageError),
         ('[tenants.p]\n[tenants.b]\nparent = "p"\n', lambda: tenants.remove("p"), UsageError),
     ):
-        path.write_text(text := "[tenants.a]\ntime = 500\n" + by_hand)
+        path.write_text(text := "[tenants.a]\ntime = '500m'\n" + by_hand)
         with pytest.raises(error, match="nothing was changed"):
             change()
         assert path.read_text() == text
@@ -303,7 +303,7 @@ def test_what_cannot_be_served_is_refused_with_the_number(tmp_path):
             parse("a", TenantPolicy(weight=weight), 2000)
     path = tmp_path / "t.toml"
     with pytest.raises(RefusedError, match=f"{path}:2: tenant a: a guaranteed time of 0.3% is too small"):
-        load(path, "[tenants.a]\ntime = 3\n")
+        load(path, "[tenants.a]\ntime = '3m'\n")
 
 
 def test_the_smallest_share_follows_the_arbiters_configuration(make_daemon, tmp_path):
@@ -329,11 +329,11 @@ def test_a_bucket_that_cannot_hold_the_floor_is_reported_at_the_start(make_daemo
 
 def test_a_changed_file_is_read_again(tmp_path):
     path = tmp_path / "t.toml"
-    tenants = load(path, "[tenants.a]\ntime = 500\n[tenants.b]\n")
-    path.write_text("[tenants.a]\ntime = 700\n[tenants.c]\ntime = 100\n")
+    tenants = load(path, "[tenants.a]\ntime = '500m'\n[tenants.b]\n")
+    path.write_text("[tenants.a]\ntime = '700m'\n[tenants.c]\ntime = '100m'\n")
     with pytest.raises(RefusedError, match="tenant b is gone but has grants"):
         tenants.reload({"b", "default"})
-    for broken in ("[tenants.a]\ntime = 2001\n", "[tenants.a]\ntime = 2\n", "not toml"):
+    for broken in ("[tenants.a]\ntime = '2001m'\n", "[tenants.a]\ntime = '2m'\n", "not toml"):
         before = path.read_text()
         path.write_text(broken)
         with pytest.raises((RefusedError, UsageError)):

@@ -40,7 +40,7 @@ class Life:
         mib = self.rng.choice([512, 1024, 2048])
         share = self.rng.choice([20, 50, 100, 150])
         with contextlib.suppress(AssertionError):  # refused: the device is full
-            self.tenants.append((self.node.spin(f"{mib}MiB", str(share)), mib * MIB))
+            self.tenants.append((self.node.spin(f"{mib}MiB", f"{share}m"), mib * MIB))
 
     def work(self) -> None:
         tenant, _ = self.rng.choice(self.tenants)
@@ -120,7 +120,7 @@ def test_random_lives(node: Daemon, seed: int) -> None:
 @pytest.mark.timing
 def test_shares_do_not_drift(node: Daemon) -> None:
     asked = {600: 1_000_000, 300: 20_000, 100: 200_000}
-    tenants = {milli: node.spin("1GiB", str(milli)) for milli in asked}
+    tenants = {milli: node.spin("1GiB", f"{milli}m") for milli in asked}
     for milli, kernel_ns in asked.items():
         tenants[milli].tell(f"run {kernel_ns}")
     time.sleep(1)

@@ -75,8 +75,8 @@ def test_what_a_child_leaves_is_its_siblings(client, spin, split):
     client.set_tenant("ml/a", {"time": 300})
     client.set_tenant("ml/b", {"time": 450})
     client.set_tenant("sales", {"time": 250})
-    idle = spin("300", work=False, tenant="ml/a")
-    both = [spin("450", tenant="ml/b"), spin("250", tenant="sales")]
+    idle = spin("300m", work=False, tenant="ml/a")
+    both = [spin("450m", tenant="ml/b"), spin("250m", tenant="sales")]
     split(both, [750, 250], **ROUGH)
     idle.tell("run 500000")
     split([idle, *both], [300, 450, 250], **ROUGH)

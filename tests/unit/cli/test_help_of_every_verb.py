@@ -92,9 +92,10 @@ def test_choices_are_those_of_the_node_api():
         ("grant create --time 30%", "missing: --memory"),
         ("run --memory 1GiB --tiem 30% -- true", "did you mean --time? (see `gpushare run --help`)"),
         ("run --memory 1GiB -- true", "give --memory and --time, or --grant ID"),
-        ("run --memory 8GB --time 30% -- true", "write 8GiB"),
-        ("run --memory 8g --time 30% -- true", "write 8GiB"),
-        ("run --memory 1GiB --time 0,3 -- true", "write 30%, 0.3 or 300"),
+        ("run --memory 8 --time 30% -- true", "memory '8' has no unit and would be bytes: write 8GiB or 8MiB"),
+        ("run --memory 8GiB --time 50 -- true", "time '50' has no unit: write 50% or 50m (thousandths: 5%)"),
+        ("run --memory 8GiB --time 300 -- true", "time '300' has no unit: write 300m (thousandths: 30%)"),
+        ("run --memory 1GiB --time 0,3 -- true", "write 30%, 0.3 or 300m"),
         ("run --memory 1GiB --time 30% --class fast -- true", "give interactive, training or inference"),
         ("runtime status --engine dokcer", "did you mean docker?"),
         ("events --kind leases", "did you mean lease"),
@@ -126,7 +127,7 @@ def test_help_is_a_verb_too(capsys):
 
 
 def test_an_unknown_option_behind_the_command_is_the_commands():
-    args = build_parser().parse_args(["run", "--memory", "1GiB", "--time", "1", "--", "python3", "--memroy"])
+    args = build_parser().parse_args(["run", "--memory", "1GiB", "--time", "1%", "--", "python3", "--memroy"])
     assert args.argv == ["--", "python3", "--memroy"]
     with pytest.raises(UsageError, match="no option '--memroy'"):
         build_parser().parse_args(["run", "--memroy", "1GiB", "--", "python3"])

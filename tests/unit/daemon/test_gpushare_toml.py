@@ -21,7 +21,7 @@ from gpushare.errors import UsageError
         ("[memory]\nhost_pool = 0\n", 2, "Expected `str`, got `int`"),
         ("[memory]\nhost_pool = 'half'\n", 2, "memory.host_pool is neither auto, 0 nor a size: memory 'half'"),
         ("[memory]\n\nhost_pool = '-1GiB'\n", 3, "memory.host_pool is neither auto, 0 nor a size"),
-        ("[memory]\nhost_pool = '64GB'\n", 2, "write 64GiB"),
+        ("[memory]\nhost_pool = '64'\n", 2, "write 64GiB"),
         ("[memory]\nhost_pool = '17TiB'\n", 2, "out of range: give more than 0 and at most 16TiB"),
         ("[memory]\nhost_pol = '1GiB'\n", 2, "unknown field `host_pol`"),
         ("[memory]\nallocation_wait_seconds = 86401\n", 2,

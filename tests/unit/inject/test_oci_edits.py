@@ -291,6 +291,10 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
             },
         ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
+        (  # in Kubernetes, where 4G is decimal
+            {"gpushare.dev/memory": "4G", "gpushare.dev/time": "50%", "io.kubernetes.cri.container-name": "main"},
+            {"memory": "4000000000", "time": "50%", "ttl_seconds": 20},
+        ),
     ],
 )
 def test_request(annotations, wanted):
