@@ -78,6 +78,9 @@ class Lib(Protocol):
     GS_MOVE_NO_HOST: int
     GS_MOVE_NO_DEVICE: int
     GS_MOVE_FAILED: int
+    GS_REFUSED_LIMIT: int
+    GS_REFUSED_DEVICE: int
+    GS_REFUSED_AWAY: int
     GS_MOVE_UNSEEN: int
     GS_SEGMENT_MAGIC: int
     GS_SEGMENT_MOST: int
@@ -101,6 +104,7 @@ class Lib(Protocol):
     GS_EVENT_DRAINED: int
     GS_EVENT_LEFT: int
     GS_EVENT_LIE: int
+    GS_EVENT_REFUSED: int
     GS_WORD_STATE: int
     GS_WORD_GENERATION: int
     GS_WORD_PID: int
@@ -211,6 +215,7 @@ class Lib(Protocol):
     ) -> int: ...
     def gs_arbiter_grant_share(self, arbiter: Any, grant: int, share: Any, err: Any) -> int: ...
     def gs_arbiter_grant_remove(self, arbiter: Any, grant: int, err: Any) -> int: ...
+    def gs_arbiter_refused(self, arbiter: Any, grant: int, device: int, refused: Any, err: Any) -> int: ...
     def gs_arbiter_slot_clear(self, arbiter: Any, grant: int, slot: int, err: Any) -> int: ...
     def gs_arbiter_grant_stats(self, arbiter: Any, grant: int, device: int, out: Any, err: Any) -> int: ...
     def gs_arbiter_device_stats(self, arbiter: Any, device: int, out: Any, err: Any) -> int: ...

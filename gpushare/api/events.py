@@ -5,7 +5,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "other"]
+from gpushare.api.share import MemoryRefused
+
+EventKind = Literal[
+    "lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "refused", "other"
+]
 Way = Literal["environment", "annotation", "device"]
 Path = Literal["wrapper", "hook", "nri"]
 Rule = Literal[
@@ -35,7 +39,8 @@ class LeaseEvent(Struct, kw_only=True):
     any more. `handover`: the device passes to `other`. `late`: the grant had not drained by the handover. `wake`:
     an idle grant wants the device. `lie`: a process of the grant wrote an impossible `value` (at most 2^63 - 1) as
     `word` of the slot of `pid`; until `pid` has ended, the grant is charged as if it had used every lease in full
-    and held all its memory.
+    and held all its memory. `refused`: `value` calls of the grant were refused device memory since the last such event,
+    at most one a second for a grant; `refused` is the last of them.
 
     `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: for a lease, the grant that had the device before,
     otherwise the grant for which it was taken. `wait_ns`: time since the grant began to wait without a lease.
@@ -69,6 +74,7 @@ class LeaseEvent(Struct, kw_only=True):
     slot: int | None = None
     pid: int | None = None
     value: int | None = None
+    refused: MemoryRefused | None = None
 
 
 class LeaseEvents(Struct, kw_only=True):

@@ -10,6 +10,22 @@ from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN
 Health = Literal["healthy", "unhealthy"]
 
 
+RefusedWhy = Literal["limit", "device", "away"]
+
+
+class MemoryRefused(Struct, frozen=True, kw_only=True):
+    """A call that was refused device memory. `asked_bytes`: what it asked for; `left_bytes`: what its grant had left of
+    `limit_bytes` then. `why`: `limit`: that was too little; `device`: the driver's device was full, although the grant
+    had so much left; `away`: the grant's room on the device was others' and not free again in time. `at_ns`: wall time
+    at which the daemon heard of it, up to a second later."""
+
+    at_ns: int
+    asked_bytes: int
+    left_bytes: int
+    limit_bytes: int
+    why: RefusedWhy
+
+
 class GrantDevice(Struct, kw_only=True):
     """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0 on
     a device that does not work. `memory_borrowed_bytes`: the part of the limit that it has on loan, of memory that is
@@ -28,7 +44,8 @@ class GrantDevice(Struct, kw_only=True):
     in host memory; `memory_fixed_bytes`: that cannot be moved, and `memory_fixed` by what it is: `small`
     (blocks of up to 1 MiB), `direct` (wide rows, calls with 32-bit addresses), `pools` (and graphs), `arrays`,
     `managed`, `mapped` (by the program itself), `exported` (to other processes or drivers), `synced` (prepared for a
-    network card), `context` (and code). `marked`: number of processes
+    network card), `context` (and code). `memory_refusals`: number of calls that were refused device memory, as its
+    processes count them; `memory_refused`: the last of them. `marked`: number of processes
     that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with the leases and
     `memory_bytes` is the limit."""
 
@@ -49,6 +66,8 @@ class GrantDevice(Struct, kw_only=True):
     memory_fixed_bytes: int = 0
     memory_fixed: dict[str, int] = {}
     memory_peak_bytes: int = 0
+    memory_refusals: int = 0
+    memory_refused: MemoryRefused | None = None
     busy_ns: int = 0
     leased_ns: int = 0
     borrowed_ns: int = 0

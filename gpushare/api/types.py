@@ -33,6 +33,7 @@ Name = Literal[
     "MemoryExceeded",
     "MemoryMoved",
     "MemoryPressure",
+    "MemoryRefused",
     "MemoryReturned",
     "GangPrepared",
     "GangCommitted",
@@ -370,7 +371,8 @@ class Event(Struct, kw_only=True):
     of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
     nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back.
+    have; its `notice` says more. MemoryRefused: calls of its programs were refused memory (`memory_refused` of its
+    devices), at most once a second. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back.
     MemoryPressure: for too long, borrowers of a device's memory have kept each other from working."""
 
     rv: int

@@ -13,6 +13,7 @@ What = Literal[
     "guarantee",
     "reclaim",
     "moved",
+    "refused",
     "served",
     "taken",
     "took",
@@ -30,10 +31,10 @@ Due = Literal["guarantee", "fair share"]
 class Decision(Struct, kw_only=True):
     """`what`: `admitted`, `resized`, `ended`; `prepared`, `committed` as part of a gang; `guarantee`: how much of its
     guarantee is kept has changed; `reclaim`: about something borrowed other than a lease; `moved`: about its memory, to
-    host memory or back; about leases: `served`, `taken` from this grant, `took` from another one for it, `gave_up` of
-    its own accord, `waited` without getting one, `late` to stop, `lie`: its page contains an impossible value. `text`:
-    the decision in a sentence. `rule`: the rule that decided; for leases as in LeaseEvent. `numbers`: those that it was
-    decided by; their names end in their unit."""
+    host memory or back; `refused`: calls of its programs were refused memory; about leases: `served`, `taken` from this
+    grant, `took` from another one for it, `gave_up` of its own accord, `waited` without getting one, `late` to stop,
+    `lie`: its page contains an impossible value. `text`: the decision in a sentence. `rule`: the rule that decided; for
+    leases as in LeaseEvent. `numbers`: those that it was decided by; their names end in their unit."""
 
     at_ns: int
     what: What
@@ -46,13 +47,15 @@ class Decision(Struct, kw_only=True):
 
 
 class Explanation(Struct, kw_only=True):
-    """`now`: a sentence about each of its devices. `decisions`: the latest, oldest first; those about leases as far
-    back as the arbiter's record reaches."""
+    """`why`: why it is not faster, and memory that it was refused, in sentences that say what to do: the most important
+    one first. `now`: a sentence about each of its devices. `decisions`: the latest, oldest first; those about leases as
+    far back as the arbiter's record reaches."""
 
     grant: str
     tenant: str
     phase: str
     now: list[str]
+    why: list[str] = []
     decisions: list[Decision]
 
 

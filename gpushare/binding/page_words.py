@@ -61,6 +61,27 @@ class Move(enum.IntEnum):
     UNSEEN = lib.GS_MOVE_UNSEEN
 
 
+class Refusal(enum.IntEnum):
+    """Why a call that takes device memory was refused (`enum gs_refusal`)."""
+
+    LIMIT = lib.GS_REFUSED_LIMIT
+    DEVICE = lib.GS_REFUSED_DEVICE
+    AWAY = lib.GS_REFUSED_AWAY
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The calls of one process that were refused for want of device memory, as it says itself; untrusted. `calls`: a
+    counter of 32 bits since it joined. Of the last one: the device's `ordinal` in the grant, what it asked for, what
+    the grant had left, and a `Refusal`, or whatever else the process wrote."""
+
+    calls: int
+    ordinal: int
+    asked_bytes: int
+    left_bytes: int
+    why: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
     """What policy sets for one device of a grant. Shares in milli of the device. `instance`: a part of a partitioned

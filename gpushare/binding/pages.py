@@ -18,6 +18,7 @@ from gpushare.binding.page_words import (
     GrantState,
     IdleMemory,
     Managed,
+    Refused,
     Residency,
     Slot,
     SlotUsage,
@@ -299,6 +300,22 @@ class UsagePage(_Page):
         words = ffi.addressof(self.pointer.slot[index], "fixed_bytes")
         said = {kind: min(_MOST, lib.gs_load64(words[0] + kind)) for kind in Fixed}
         return {kind: size for kind, size in said.items() if size}
+
+    def refusals(self, index: int) -> int:
+        """How many calls of a process were refused for want of device memory: `Refused.calls`."""
+        return int(lib.gs_load32(ffi.addressof(self.pointer.slot[index], "refusals")))
+
+    def refused(self, index: int) -> Refused:
+        """The same with the last of them; sizes are capped at 2^63 - 1."""
+        slot = self.pointer.slot[index]
+        calls = self.refusals(index)  # written last
+        return Refused(
+            calls=calls,
+            ordinal=slot.refused_device,
+            asked_bytes=min(_MOST, lib.gs_load64(ffi.addressof(slot, "refused_bytes"))),
+            left_bytes=min(_MOST, lib.gs_load64(ffi.addressof(slot, "refused_left"))),
+            why=slot.refused_why,
+        )
 
     def trace(self, slot: Slot) -> list[TraceEvent]:
         """The last events of the process in the slot, oldest first. Empty for slots without a ring, and for one whose

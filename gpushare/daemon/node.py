@@ -12,6 +12,7 @@ from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.explaining import Explaining
 from gpushare.daemon.accounts.receipts import Receipts
+from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.devices.devices import Devices
 from gpushare.daemon.devices.health import Health
 from gpushare.daemon.engines.attempts import Attempts
@@ -77,6 +78,7 @@ class NodeContext:
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
+    refusals: MemoryRefusals = field(init=False)
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
     walls: Walls = field(init=False)
@@ -102,7 +104,8 @@ class NodeContext:
         state, resources, arbiter = self.state, self.resources, self.arbiter
         self.accounts = Accounts(state, arbiter)
         self.receipts = Receipts(state, arbiter)
-        self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
+        self.refusals = MemoryRefusals(state, arbiter)
+        self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts, self.refusals)
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         state.idle_after_default_ns = round(self.idle_after_s * 1e9)
@@ -138,7 +141,7 @@ class NodeContext:
         self.findings = Findings(state.watch, self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
-        self.measuring = Measuring(state, self.serving, self.transitions, self.explaining)
+        self.measuring = Measuring(state, self.serving, self.transitions, self.explaining, self.refusals)
         self.devices.idle_bytes = self.ahead.idle_bytes
         self.health = Health(
             state,

@@ -33,7 +33,7 @@ TAKEN = {
 }
 """Why a lease was taken; `other`: the grant that took it."""
 
-EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie")
+EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "refused")
 """Kinds of receipts that can be asked for."""
 
 EVICTION_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.text import rules
+from gpushare.text.reasons import refused_in_words
 from gpushare.text.units import format_size, format_time
 
 _DAY = "%Y-%m-%d %H:%M:%S"
@@ -41,6 +42,8 @@ def _happened(event: Any) -> str:
     if kind == "drained":
         still = ", though it still ran" if event["running"] else ""
         return f"gave the device up{whom} after {reclaim}{still}"
+    if kind == "refused" and event["refused"]:
+        return refused_in_words(event["value"], event["refused"])
     if kind == "lie":
         claim = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
         return f"says what cannot be: {claim}; from now on charged by the most it could have used"

@@ -104,7 +104,9 @@ enum gs_event_kind {
   /* A word of a slot has an impossible value. The slot is marked until its process has ended, and the grant is charged
    * for the most that it could have used (native/arbiter/thread/claims.h). Recorded once for each word of a slot, and
    * at most GS_LIES_PER_SECOND times a second for a grant. */
-  GS_EVENT_LIE = 9
+  GS_EVENT_LIE = 9,
+  /* Calls of the grant's processes were refused for want of device memory, as the daemon found in its usage page */
+  GS_EVENT_REFUSED = 10
 };
 
 enum { GS_LIES_PER_SECOND = 16 };
@@ -178,6 +180,14 @@ struct gs_lie {
   uint64_t value; /* at most INT64_MAX */
 };
 
+/* Refused calls since the last such event of the grant on the device; of the last one: what it asked for, and what the grant
+ * had left of its limit. */
+struct gs_refused {
+  uint64_t calls, asked_bytes, left_bytes, limit_bytes;
+  uint32_t why; /* enum gs_refusal */
+  uint32_t reserved;
+};
+
 /* The arbiter keeps the last GS_ARBITER_EVENTS events, from which the daemon makes receipts. Each wait ends with LEASE,
  * BESIDE or LEFT. Each lease ends with REVOKE. Each revoke ends with DRAINED, unless the grant was idle or was
  * removed. */
@@ -191,7 +201,8 @@ struct gs_event {
   int32_t other;
   union {
     struct gs_receipt receipt;
-    struct gs_lie lie; /* of GS_EVENT_LIE */
+    struct gs_lie lie;         /* of GS_EVENT_LIE */
+    struct gs_refused refused; /* of GS_EVENT_REFUSED */
   };
 };
 
@@ -218,6 +229,11 @@ int gs_arbiter_grant_remove(gs_arbiter *arbiter, int32_t grant, struct gs_err *e
 /* To be called after the process in a slot has ended: adds its metered time to the sum of the grant, zeroes its device
  * words and frees the slot and its seat. A free slot is only zeroed. -ENOENT: no such grant; -EINVAL: no such slot. */
 int gs_arbiter_slot_clear(gs_arbiter *arbiter, int32_t grant, uint32_t slot, struct gs_err *err);
+
+/* Records GS_EVENT_REFUSED for a grant on one of its devices (node index). -ENOENT: no such grant, or it does not have the
+ * device. */
+int gs_arbiter_refused(gs_arbiter *arbiter, int32_t grant, uint32_t device, const struct gs_refused *refused,
+                       struct gs_err *err);
 
 /* Statistics of a grant on one of its devices (node index), up to date. -ENOENT: no such grant, or it does not have the
  * device. */

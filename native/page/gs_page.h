@@ -145,6 +145,13 @@ enum gs_fixed {
 };
 enum { GS_FIXED_KINDS = 8 };
 
+/* Why a call that takes device memory was refused. */
+enum gs_refusal {
+  GS_REFUSED_LIMIT = 0,  /* the grant has not so much left of its limit */
+  GS_REFUSED_DEVICE = 1, /* the driver's device is full, although the grant has */
+  GS_REFUSED_AWAY = 2    /* the grant's room on the device was not free again in time */
+};
+
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 
 struct gs_slot {
@@ -158,7 +165,12 @@ struct gs_slot {
   /* Part of device[0].memory_bytes, by enum gs_fixed; brought up to date every second, in a grant that lends idle memory,
    * which has one device */
   uint64_t fixed_bytes[8]; /* GS_FIXED_KINDS */
-  uint8_t reserved[40];
+  /* Calls refused for want of device memory since join; of the last one: what it asked for, what the grant had left, the
+   * device's ordinal, and enum gs_refusal */
+  uint32_t refusals, refused_device;
+  uint64_t refused_bytes, refused_left;
+  uint32_t refused_why;
+  uint8_t reserved[12];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -193,6 +205,7 @@ _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 128, "layout");
 _Static_assert(sizeof(struct gs_slot) == 128 + 16 * 128, "layout");
+_Static_assert(offsetof(struct gs_slot, refusals) == 88, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
 _Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (128 + 16 * 128), "layout");

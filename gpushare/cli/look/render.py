@@ -1,8 +1,10 @@
 """Grants and devices as text."""
 
+import time
 from typing import Any
 
 from gpushare.cli.command import NOTHING, say, table
+from gpushare.text import reasons
 from gpushare.text.fixed import fixed_in_words
 from gpushare.text.overview import guaranteed_milli, tree
 from gpushare.text.sentences import clock, ms
@@ -128,24 +130,22 @@ def grants(found: list[Any]) -> None:
 
 
 def grant_notices(found: list[Any]) -> None:
-    """Prints a line for each notice to a grant's owner, and for each long wait."""
+    """Prints a line for each notice to a grant's owner, each refusal of memory, and each long wait."""
+    now_ns = time.time_ns()
     for one in found:
         if one["notice"]:
             say(f"{one['id']}: {one['notice']}")
         for device in one["devices"]:
-            if why := _waits(device):
+            news = one["phase"] in _ENDED or _is_news(device, now_ns)
+            if news and (why := reasons.refused(one, device, now_ns)):
+                say(f"{one['id']}: {why}")
+            if why := reasons.waiting(one, device, found, least_milli=_LONG_MILLI):
                 say(f"{one['id']}: {why}")
 
 
-def _waits(device: Any) -> str:
-    """Returns why the grant waited for much of the last second, if its guarantee explains it; else empty."""
-    guaranteed, used = guaranteed_milli(device), device["used_milli"]
-    if device["waited_milli"] < _LONG_MILLI or used < guaranteed:
-        return ""
-    waits = f"waited {format_time(device['waited_milli'])} of the last second for device {device['index']}"
-    if not guaranteed:
-        return f"{waits}: it is guaranteed nothing there and gets what others leave idle"
-    return f"{waits}: it had its guarantee of {format_time(guaranteed)}, what others leave idle comes on top"
+def _is_news(device: Any, now_ns: int) -> bool:
+    last = device["memory_refused"]
+    return last is not None and now_ns - last["at_ns"] < reasons.RECENT_NS
 
 
 def grant(found: Any) -> None:

@@ -30,6 +30,7 @@ class Last:
     pod: Pod
     device: str
     stats: GrantStats
+    memory_refusals: int = 0
 
 
 class LastCounters:
@@ -42,7 +43,7 @@ class LastCounters:
     def add(self, last: Last) -> None:
         """Adds a row for a grant that is about to end."""
         stats = last.stats
-        if not (stats.leased_ns or stats.busy_ns or stats.wait_ns):
+        if not (stats.leased_ns or stats.busy_ns or stats.wait_ns or last.memory_refusals):
             return
         self._rows.setdefault(last.tenant, deque()).append(last)
         if sum(map(len, self._rows.values())) > KEPT:
@@ -121,7 +122,12 @@ class Accounts:
             if sample.grant_id == live.id:
                 stats = sample.book.total(sample.stats)
                 seconds, pod = now.mono_ns / 1e9, live.record.pod
-                self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats))
+                refused = sum(
+                    one.calls
+                    for one in live.record.refused
+                    if live.record.places[one.ordinal].device == sample.device_id
+                )
+                self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats, refused))
         self._add(periods(samples, now), moves=self.moves.rows(now, live), only=live.id)
 
     def read(self) -> Reading:

@@ -30,7 +30,6 @@ _HOLDERS_MAX = 50
 _REFUSED_MAX = 8
 """Refused requests that are tried again as if a holder were gone."""
 _REFUSED_NS = 600_000_000_000
-_LONG_MILLI = 500
 
 
 class Explaining:
@@ -205,12 +204,6 @@ def _now(live: Live, moves: Moves) -> list[str]:
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
         if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
             text += "; " + _away(live, moves.meanwhile(live))
-        if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
-            text += (
-                ": it has what it is guaranteed, and others leave nothing idle"
-                if guarantee
-                else (": it is guaranteed nothing, and others leave nothing idle")
-            )
         found.append(text)
     return found
 

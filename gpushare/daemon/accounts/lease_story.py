@@ -30,6 +30,8 @@ def _one(grant: str, event: LeaseEvent, later: Sequence[LeaseEvent]) -> Decision
                 return _decision(
                     event, "late", f"still ran on device {event.device} {_ms(event.reclaim_ns)} after that"
                 )
+            case "refused":
+                return None  # the daemon's own decisions say it (state/decisions.py)
             case "lie":
                 claim = f"process {event.pid} says {event.word} = {event.value}, which cannot be"
                 return _decision(event, "lie", f"{claim}: charged by the most it could have used until it has ended")

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from gpushare.api import events as event_types
-from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
+from gpushare.api.share import MemoryRefused
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Spans
+from gpushare.binding.arbiter_events import Event, EventKind, Refusals, Wanted
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import GoneError, NotFoundError, UsageError
@@ -194,7 +196,19 @@ class Receipts:
         )
         if (lie := event.lie) is not None:
             shown.word, shown.slot, shown.pid, shown.value = lie.word.name.lower(), lie.slot, lie.pid, lie.value
+        if (refused := event.refused) is not None:
+            shown.value, shown.refused = refused.calls, _refused(refused, shown.at_ns)
         return shown
+
+
+def _refused(found: Refusals, at_ns: int) -> MemoryRefused:
+    return MemoryRefused(
+        at_ns=at_ns,
+        asked_bytes=found.asked_bytes,
+        left_bytes=found.left_bytes,
+        limit_bytes=found.limit_bytes,
+        why=found.why.name.lower(),  # type: ignore[arg-type]
+    )
 
 
 def _wall_ahead_ns() -> int:

@@ -4,6 +4,7 @@ import logging
 import time
 
 from gpushare.daemon.accounts.explaining import Explaining
+from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.grants import view
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
@@ -18,7 +19,15 @@ log = logging.getLogger(__name__)
 class Measuring:
     """Belongs to the event loop."""
 
-    def __init__(self, state: State, serving: Serving, transitions: Transitions, explaining: Explaining) -> None:
+    def __init__(
+        self,
+        state: State,
+        serving: Serving,
+        transitions: Transitions,
+        explaining: Explaining,
+        refusals: MemoryRefusals,
+    ) -> None:
+        self._refusals = refusals
         self._state, self._serving, self._transitions, self._explaining = state, serving, transitions, explaining
         self._at_ns = time.monotonic_ns()
 
@@ -36,6 +45,9 @@ class Measuring:
         for live in self._state:
             if live.usage is not None and live.usage.torn:
                 self._transitions.fail(live, "its usage page was truncated")
+            elif self._refusals.look(live):
+                self._state.save(live.record)
+                self._transitions.publish(live, "changed", "MemoryRefused")
 
     async def recall(self) -> None:
         """Reads what tenants borrowed before this start, if that is to count."""

@@ -7,6 +7,7 @@ from gpushare.binding.arbiter import Arbiter
 from gpushare.binding.page_words import GrantState
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.receipts import Receipts
+from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.hardware import Hardware
@@ -23,10 +24,16 @@ class Serving:
     """The only caller that adds grants to the arbiter, changes their shares there, and removes them."""
 
     def __init__(
-        self, state: State, hardware: Hardware, arbiter: Arbiter, accounts: Accounts, receipts: Receipts
+        self,
+        state: State,
+        hardware: Hardware,
+        arbiter: Arbiter,
+        accounts: Accounts,
+        receipts: Receipts,
+        refusals: MemoryRefusals,
     ) -> None:
         self._state, self._hardware, self._arbiter = state, hardware, arbiter
-        self._accounts, self._receipts = accounts, receipts
+        self._accounts, self._receipts, self._refusals = accounts, receipts, refusals
         self._settling: asyncio.Future[None] | None = None
         self._turn: asyncio.Handle | None = None
         self._active: frozenset[str] | None = None
@@ -52,6 +59,7 @@ class Serving:
         """Removes a grant, after its last numbers went to the ledger. One that is not served is left alone."""
         if live.handle is None:
             return
+        self._refusals.ends(live)
         self._receipts.ends(live)
         self._accounts.ends(live)
         self._arbiter.remove(live.handle)
@@ -90,6 +98,7 @@ class Serving:
     def clear_slot(self, live: Live, slot: int) -> None:
         """Empties the usage slot of a process that has ended."""
         if live.handle is not None:
+            self._refusals.left(live, slot)
             self._arbiter.clear_slot(live.handle, slot)
 
     def refresh_shares(self) -> None:

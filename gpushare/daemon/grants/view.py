@@ -15,7 +15,7 @@ from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked, rung_word
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.records import GrantRecord, Refusals
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
@@ -32,21 +32,29 @@ from gpushare.text.units import PAGE
 
 
 def _grant_device(
-    ordinal: int, place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
+    ordinal: int,
+    record: GrantRecord,
+    state: State,
+    kept: int,
+    live: Live | None,
+    share: Share | None,
+    arbiter: Arbiter,
 ) -> GrantDevice:
     """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not served.
     Returns the same object as before where nothing has changed."""
+    place = record.places[ordinal]
     healthy = live is None or place.device not in state.faults
+    refused = next((one for one in record.refused if one.ordinal == ordinal), Refusals(ordinal=ordinal))
     book = live.books.get(place.index) if live is not None and live.handle is not None else None
     if book is None:
-        return _placed(place, kept, healthy)
+        return _placed(place, kept, healthy, refused)
     assert live is not None and live.handle is not None
     stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
     uncharged, movable = live.uncharged(ordinal), reports.sums(live) if live.asked.lends else None
     had = book.had, book.share_got_milli, book.entitled_milli
-    made_of = (place, kept, healthy, share, stats, uncharged, movable, *had)
+    made_of = (place, kept, healthy, refused.calls, share, stats, uncharged, movable, *had)
     if book.shown is None or book.shown[0] != made_of:
-        shown = _served(_placed(place, kept, healthy), book, stats, share, uncharged)
+        shown = _served(_placed(place, kept, healthy, refused), book, stats, share, uncharged)
         if movable is not None:
             shown.memory_hosted_bytes, shown.memory_clean_bytes = movable.hosted_bytes, movable.clean_bytes
             shown.memory_fixed = reports.divided(movable, stats.memory_bytes)
@@ -55,7 +63,7 @@ def _grant_device(
     return book.shown[1]
 
 
-def _placed(place: Place, kept: int, healthy: bool) -> GrantDevice:
+def _placed(place: Place, kept: int, healthy: bool, refused: Refusals) -> GrantDevice:
     return GrantDevice(
         id=place.device,
         index=place.index,
@@ -65,6 +73,8 @@ def _placed(place: Place, kept: int, healthy: bool) -> GrantDevice:
         guaranteed_milli=kept,
         memory_borrowed_bytes=place.borrowed_bytes,
         memory_asked_bytes=place.asked_bytes or place.memory_bytes,
+        memory_refusals=refused.calls,
+        memory_refused=refused.last,
         health="healthy" if healthy else "unhealthy",
     )
 
@@ -124,7 +134,7 @@ def grant_view(
     shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
         _grant_device(
-            at, place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter
+            at, record, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter
         )
         for at, (place, share) in enumerate(zip(record.places, shares, strict=True))
     ]

@@ -19,7 +19,7 @@ from gpushare.api.plan import PlanList, Plans
 from gpushare.daemon.accounts import explaining, receipts, usage
 from gpushare.daemon.grants import view
 from gpushare.daemon.grants.gang_parts import PartRecord
-from gpushare.daemon.http import debug, metrics, openapi
+from gpushare.daemon.http import debug, metrics, openapi, slowness
 from gpushare.daemon.http import requests as http
 from gpushare.daemon.http.reception import Connection, Turns
 from gpushare.daemon.http.routes import ROUTES, Route
@@ -179,7 +179,10 @@ class Api:
     async def explain_grant(self, request: web.Request) -> web.Response:
         asked = http.number(request, "limit")
         limit = explaining.DECISIONS if asked is None else min(asked, explaining.DECISIONS_MAX)
-        return http.json_answer(await self._context.explaining.grant(request.match_info["grant"], limit))
+        grant_id = request.match_info["grant"]
+        found = await self._context.explaining.grant(grant_id, limit)
+        found.why = await slowness.why(self._context, grant_id)
+        return http.json_answer(found)
 
     async def usage(self, request: web.Request) -> web.Response:
         by = cast(usage_types.By, request.query.get("by", "tenant"))

@@ -83,6 +83,7 @@ _COUNTERS = (
     _Counter("gpushare_grant_memory_borrowed_bytes", "gauge", "Of that, on loan from others", "memory_borrowed_bytes"),
     _Counter("gpushare_memory_hosted_bytes", "gauge", "Of what is held, in host memory", "memory_hosted_bytes"),
     _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
+    _Counter("gpushare_memory_refusals_total", "counter", "Calls that were refused device memory", "memory_refusals"),
     _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
     _Counter("gpushare_grant_lent_milli", "gauge", "Of its time, lent to others in the last second", "lent_milli"),
 )
@@ -132,7 +133,8 @@ async def _grants(context: NodeContext) -> list[str]:
         label = f'grant="{last.grant}",tenant="{escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
         for lines, counter in zip(families, _COUNTERS, strict=True):
             if counter.kind == "counter":
-                lines.append(f"{counter.name}{{{label}}} {getattr(last.stats, counter.field) / counter.scale!r}")
+                of = last if counter.field == "memory_refusals" else last.stats
+                lines.append(f"{counter.name}{{{label}}} {getattr(of, counter.field) / counter.scale!r}")
     return [line for lines in (*families, states, *histograms) for line in lines]
 
 

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from gpushare.api.share import MemoryRefused
 from gpushare.api.why import Decision, What
 from gpushare.policy.grants.admission import Choice, Place
 from gpushare.text.units import format_size, format_time
@@ -76,6 +77,23 @@ class Decisions:
                 guarantee_left_milli=choice.spare_milli,
                 free_milli=choice.fits[place.index],
             )
+
+    def refused(self, grant: str, device: int, text: str, calls: int, last: MemoryRefused) -> None:
+        """Records that calls were refused memory, in place of what was said of this device before. `text`: a sentence
+        about `calls`, all of them, and the last."""
+        own = self._of.setdefault(grant, [])
+        own[:] = [one for one in own if (one.what, one.device) != ("refused", device)]
+        self.add(
+            grant,
+            "refused",
+            last.why,
+            text,
+            device=device,
+            calls=calls,
+            asked_bytes=last.asked_bytes,
+            left_bytes=last.left_bytes,
+            memory_bytes=last.limit_bytes,
+        )
 
     def resized(self, grant: str, tenant: str, before: Sequence[Place], after: Sequence[Place]) -> None:
         """Records the places before and after a resize."""

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from gpushare.api.share import MemoryRefused
 from gpushare.api.types import Class, GrantRequest
 from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
@@ -16,6 +17,7 @@ class MemberRecord(Struct, kw_only=True):
 
     `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
     `image`: as in peer.Image, of the program that joined; None: not known. `pool_bytes`: what it has of the host pool.
+    `refusals`: its counter of calls that were refused memory, as last read from its slot.
     """
 
     pid: int
@@ -24,6 +26,15 @@ class MemberRecord(Struct, kw_only=True):
     generation: int
     image: tuple[str, str] | None = None
     pool_bytes: int = 0
+    refusals: int = 0
+
+
+class Refusals(Struct, kw_only=True):
+    """The calls of a grant that were refused device memory on the device with this ordinal, and the last of them."""
+
+    ordinal: int
+    calls: int = 0
+    last: MemoryRefused | None = None
 
 
 class WorkloadRecord(Struct, kw_only=True):
@@ -60,7 +71,7 @@ class GrantRecord(Struct, kw_only=True):
     `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
     who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
     `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets. `residency`: where its movable
-    memory is; its deadline is of this run.
+    memory is; its deadline is of this run. `refused`: one for each device on which calls were refused memory.
     """
 
     life: Life
@@ -79,6 +90,7 @@ class GrantRecord(Struct, kw_only=True):
     pod: Pod = Pod()
     expires_boot_ns: int | None = None
     residency: Residency = RESIDENT
+    refused: list[Refusals] = msgspec.field(default_factory=list)
 
     @property
     def id(self) -> str:

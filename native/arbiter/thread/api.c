@@ -376,23 +376,3 @@ int gs_arbiter_device_stats(gs_arbiter *a, uint32_t device, struct gs_device_sta
   arbiter_release_and_wake(a);
   return rc;
 }
-
-int gs_arbiter_events(gs_arbiter *a, uint64_t *after, struct gs_event *out, uint32_t n) {
-  pthread_mutex_lock(&a->lock);
-  uint64_t from = *after, oldest = a->nevents > GS_ARBITER_EVENTS ? a->nevents - GS_ARBITER_EVENTS : 0;
-  if (from < oldest)
-    from = oldest;
-  uint32_t copied = 0;
-  while (copied < n && from < a->nevents)
-    out[copied++] = a->event[from++ % GS_ARBITER_EVENTS];
-  *after = from;
-  pthread_mutex_unlock(&a->lock);
-  return (int)copied;
-}
-
-uint64_t gs_arbiter_newest_event(gs_arbiter *a) {
-  pthread_mutex_lock(&a->lock);
-  uint64_t newest = a->nevents;
-  pthread_mutex_unlock(&a->lock);
-  return newest;
-}

@@ -2,11 +2,14 @@
 #include "interposer/os/guest.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,10 +98,39 @@ __attribute__((format(printf, 1, 0))) static void write_line(const char *format,
   errno = saved;
 }
 
+static struct {
+  dev_t device;
+  ino_t inode;
+} stderr_was; /* gs_stderr_find; zeros: it was closed, or is not known */
+
+void gs_stderr_find(void) {
+  int saved = errno;
+  struct stat is;
+  if (fstat(STDERR_FILENO, &is) == 0) {
+    stderr_was.device = is.st_dev;
+    stderr_was.inode = is.st_ino;
+  }
+  errno = saved;
+}
+
+/* A program that closes its stderr may open a file or a connection, which then has that number: what can be read too is
+ * stderr only if it is a terminal or the like, or was there before. Whoever reads a pipe may have stopped. */
+static bool may_write(void) {
+  int saved = errno, flags = fcntl(STDERR_FILENO, F_GETFL);
+  struct stat is;
+  bool ours = flags >= 0 && fstat(STDERR_FILENO, &is) == 0 &&
+              ((flags & O_ACCMODE) == O_WRONLY || S_ISCHR(is.st_mode) ||
+               (is.st_dev == stderr_was.device && is.st_ino == stderr_was.inode));
+  struct pollfd ready = {STDERR_FILENO, POLLOUT, 0};
+  bool may = ours && poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT;
+  errno = saved;
+  return may;
+}
+
 void gs_say(const char *format, ...) {
   static uint32_t lines;
   va_list args;
-  if (__atomic_fetch_add(&lines, 1, __ATOMIC_RELAXED) >= SAY_LINES)
+  if (!may_write() || __atomic_fetch_add(&lines, 1, __ATOMIC_RELAXED) >= SAY_LINES)
     return;
   va_start(args, format);
   write_line(format, args);

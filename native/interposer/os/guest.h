@@ -13,7 +13,8 @@ void *gs_private_map(size_t bytes);
 void gs_lock(uint32_t *lock);
 void gs_unlock(uint32_t *lock);
 
-/* Prints one line on stderr, prefixed "gpushare: ". At most 20 lines per process; preserves errno. */
+/* Prints one line on stderr, prefixed "gpushare: ", unless that would block or stderr is closed. At most 20 lines per
+ * process; preserves errno. */
 __attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
 /* The same for debugging output that the user asked for (GPUSHARE_DEBUG), without a limit on the number of lines. */
 __attribute__((format(printf, 1, 2))) void gs_debug(const char *format, ...);
@@ -21,6 +22,8 @@ __attribute__((format(printf, 1, 2))) void gs_debug(const char *format, ...);
 uint64_t gs_now(void); /* CLOCK_MONOTONIC of the host, ns: the daemon's clock */
 /* To be called before the first use of gs_now in a process: its clock may be ahead of the host's (page/gs_clock.h). */
 void gs_clock_find(void);
+/* To be called before the first CUDA call does anything: what is stderr then stays stderr. */
+void gs_stderr_find(void);
 /* Waits while *word == value, at most timeout_ns (0: no limit). shared: other processes map the word, too. Preserves
  * errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);

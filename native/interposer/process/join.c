@@ -170,6 +170,7 @@ uint32_t gs_join(struct gs_process *state) {
   struct gs_err err = {0};
   uint32_t joined = GS_JOIN_FAILED;
   gs_clock_find();
+  gs_stderr_find();
   if (gs_grant_check(&err) == 0) {
     if (gs_driver_present())
       joined = join_grant(state, dir, &err);

@@ -48,6 +48,15 @@ struct gs_visible {
   char *before;    /* the entry of the environment in whose place the driver's is; NULL: there was none */
 };
 
+/* refused.c: the last refusal that the program has not got over. bytes 0: there is none. Written without a lock: of two
+ * at once, either is told. */
+struct gs_unsaid {
+  uint64_t bytes;
+  int ordinal;
+  uint32_t why;  /* enum gs_refusal */
+  uint32_t said; /* 1: a line was printed */
+};
+
 enum { GS_KNOWN_KERNELS = 2048 /* a power of two */ };
 
 /* Lives in pages that a fork wipes: a child is a new process that has not joined. Fields are constant once `joined` is
@@ -77,6 +86,7 @@ struct gs_process {
   uint32_t ending[GS_MAX_DEVICES];       /* calls in progress that may end a context */
   uint32_t events_lock[GS_MAX_DEVICES];  /* memory/pools/async_free.c */
   struct gs_green_list greens;
+  struct gs_unsaid unsaid;
   uint32_t contexts;      /* live contexts made by calls that the interposer saw */
   uint32_t implicit_lock; /* memory/implicit/implicit.c */
   /* memory/implicit/kernels.h: incremented when handles of kernels or contexts may have been reused */

@@ -11,7 +11,8 @@ from pages.madepages import limits_page, usage_page
 from run import built
 from run.waiting import until
 
-from gpushare.binding.arbiter import Arbiter, EventKind, ShareFlags
+from gpushare.binding.arbiter import Arbiter, ShareFlags
+from gpushare.binding.arbiter_events import EventKind
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.errors import FailedError
 from gpushare.policy.quota.shares import Share

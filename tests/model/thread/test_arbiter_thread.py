@@ -14,7 +14,8 @@ from pages.pagewords import heartbeat
 from run.waiting import until
 
 from gpushare._native import ffi, lib
-from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Config
+from gpushare.binding.arbiter_events import EventKind, Rule
 from gpushare.errors import FailedError
 from gpushare.policy.quota.shares import Share
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from run.waiting import until
 from virtual_node import ffi, lib
 
-from gpushare.binding.arbiter import EventKind, Word
+from gpushare.binding.arbiter_events import EventKind, Word
 from gpushare.policy.quota.shares import Share
 
 MOST = 2**63 - 1

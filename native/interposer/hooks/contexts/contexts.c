@@ -16,6 +16,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/passage/passage.h"
+#include "interposer/process/refused.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/leaving.h"
@@ -173,14 +174,14 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
   if (reserved < 0) {
     reason = reason == CUDA_SUCCESS ? result : reason;
     return flags_known(flags) && affinity_known(affinity, affinities, device)
-               ? reason
+               ? gs_refused(reason)
                : let_refuse(gs_call(call), context, reason);
   }
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
     gs_files_mention("cuCtxCreate", result);
-    return result;
+    return gs_refused(result);
   }
   gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
   gs_time_start(ordinal);

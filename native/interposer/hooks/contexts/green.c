@@ -8,6 +8,7 @@
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/greens.h"
 #include "interposer/process/passage/passage.h"
+#include "interposer/process/refused.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
@@ -56,7 +57,7 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device,
     gs_unlock(&gs_process->context_lock[ordinal]);
     gs_settled_end();
   } while (gs_context_again(reserved, result, ordinal, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {

@@ -4,6 +4,7 @@
 #include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/process/refused.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/gate/start.h"
 
@@ -91,7 +92,7 @@ static CUresult retain(CUcontext *out, CUdevice device, bool *fresh) {
     gs_unlock(&gs_process->context_lock[ordinal]);
     gs_settled_end();
   } while (gs_context_again(reserved, result, ordinal, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {

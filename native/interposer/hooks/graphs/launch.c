@@ -4,6 +4,7 @@
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/memory.h"
 #include "interposer/process/passage/room.h"
+#include "interposer/process/refused.h"
 #include "interposer/time/gate/collectives.h"
 #include "interposer/time/streams/capture.h"
 
@@ -30,7 +31,8 @@ static __attribute__((noinline)) CUresult begin_launch(struct gs_around_graph_la
     result = gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
     rc = result == CUDA_SUCCESS && need->devices ? gs_graph_memory_begin(need, stream) : 0;
     if (rc < 0)
-      result = gs_submitted(&around->submission, CUDA_ERROR_OUT_OF_MEMORY);
+      result = gs_submitted(&around->submission,
+                            rc == -ENOMEM ? gs_refused(CUDA_ERROR_OUT_OF_MEMORY) : CUDA_ERROR_OUT_OF_MEMORY);
   } while (rc == -EAGAIN && gs_room_await(NULL));
   if (result != CUDA_SUCCESS)
     end_launch(need, result);

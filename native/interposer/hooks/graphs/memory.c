@@ -7,6 +7,7 @@
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/pools/pool_growth.h"
 #include "interposer/process/passage/room.h"
+#include "interposer/process/refused.h"
 
 void gs_graph_memory_end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
@@ -55,5 +56,5 @@ CUresult gs_graph_memory_await(struct gs_graph_need *need, CUstream stream) {
   int rc;
   while ((rc = gs_graph_memory_begin(need, stream)) == -EAGAIN && gs_room_await(&patience)) {
   }
-  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  return gs_refused(rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
 }

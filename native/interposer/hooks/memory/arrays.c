@@ -7,6 +7,7 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
+#include "interposer/process/refused.h"
 #include "interposer/hooks/memory/arrays.h"
 #include "interposer/hooks/memory/sparse.h"
 
@@ -258,10 +259,10 @@ CUresult gs_do_array(const struct gs_call *call, CUarray *array, struct gs_box b
   do {
     result = begin(&charge, (void *const *)array, &box, false, 1, &patience);
     if (result != CUDA_SUCCESS)
-      return result;
+      return gs_refused(result);
     result = end(&charge, gs_call(call), array_needs, destroy_array);
   } while (gs_driver_again(result, charge.ordinal, charge.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_do_mipmap(const struct gs_call *call, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
@@ -271,10 +272,10 @@ CUresult gs_do_mipmap(const struct gs_call *call, CUmipmappedArray *array, struc
   do {
     result = begin(&charge, (void *const *)array, &box, true, levels, &patience);
     if (result != CUDA_SUCCESS)
-      return result;
+      return gs_refused(result);
     result = end(&charge, gs_call(call), mipmap_needs, destroy_mipmap);
   } while (gs_driver_again(result, charge.ordinal, charge.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {

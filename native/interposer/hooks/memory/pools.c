@@ -10,6 +10,7 @@
 #include "interposer/time/streams/streams.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/process/refused.h"
 #include "interposer/memory/pools/pool_charge.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
@@ -193,7 +194,7 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
     switch (gs_pool_announce((uintptr_t)request.handle, &request.pool, &request.ordinal)) {
       case GS_POOL_ANNOUNCED:
         if (allocate(&request, &result))
-          return result;
+          return gs_refused(result);
         break;
       case GS_POOL_FREE_OF_CHARGE:
         if (allocate_free_of_charge(&request, device, &result))

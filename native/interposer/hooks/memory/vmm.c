@@ -12,6 +12,7 @@
 #include "interposer/os/files/descriptor.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/process/refused.h"
 
 /* Whether the driver would create it if there were room. Otherwise the program gets the driver's error. */
 static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -63,10 +64,10 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   uint64_t charge = ordinal == GS_NO_DEVICE ? 0 : size; /* host memory, or a request that the driver refuses */
   do {
     if (charge && gs_reserve(ordinal, charge, &patience) < 0)
-      return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
+      return gs_refused(refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags));
     result = create(handle, size, prop, flags, ordinal, charge);
   } while (gs_driver_again(result, ordinal, charge, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {

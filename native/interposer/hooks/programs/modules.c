@@ -18,6 +18,7 @@
 #include "interposer/time/streams/functions.h"
 #include "interposer/hooks/programs/modules.h"
 #include "interposer/process/device.h"
+#include "interposer/process/refused.h"
 #include "image/gs_image.h"
 #include "interposer/os/system.h"
 
@@ -107,7 +108,7 @@ static CUresult load(const struct gs_call *call, CUmodule *module, struct gs_ima
       return result;
     result = end(&loading, gs_call(call), module);
   } while (loading.context && gs_driver_again(result, loading.ordinal, loading.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_do_module_load_file(const struct gs_call *call, CUmodule *module, const char *path) {

@@ -21,6 +21,7 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
+#include "interposer/process/refused.h"
 
 enum {
   STACK_ROUND = 16, /* the local memory of a warp is a multiple of 512 bytes */
@@ -134,7 +135,7 @@ CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int or
     rc = read_entry(context, what, &entry) ? begin_growth(growing, &entry, value) : 0;
     gs_unlock(&gs_process->implicit_lock);
   } while (rc == -EAGAIN && gs_room_await(&patience));
-  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  return gs_refused(rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
 }
 
 /* Makes the context current if it is not, because `beginning` queries the current one. */
@@ -193,7 +194,7 @@ CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
     rc = read_entry(context, GS_IMPLICIT_CODE, &entry) ? take_code(&entry, bytes) : 0;
     gs_unlock(&gs_process->implicit_lock);
   } while (rc == -EAGAIN && gs_room_await(&patience));
-  return rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  return gs_refused(rc < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
 }
 
 void gs_code_give(CUcontext context, uint64_t bytes) {

@@ -7,6 +7,7 @@
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/pools/pool_charge.h"
 #include "interposer/os/system.h"
+#include "interposer/process/refused.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/capture.h"
@@ -84,8 +85,14 @@ static int reserve_here(int ordinal, uint64_t bytes, claim *now, bool settles) {
 }
 
 static int traced(int rc, int ordinal, uint64_t bytes) {
-  if (rc == -ENOMEM)
+  if (rc == -ENOMEM) {
     trace_no_room(ordinal, bytes);
+    gs_refusal_is(GS_REFUSED_LIMIT, ordinal, bytes);
+  } else if (rc == -EAGAIN) {
+    gs_refusal_is(GS_REFUSED_AWAY, ordinal, bytes);
+  } else {
+    gs_refusal_over(ordinal, bytes);
+  }
   return rc;
 }
 
@@ -99,7 +106,7 @@ bool gs_reserve_hopeless(int ordinal, uint64_t bytes) {
 
 int gs_reserve_growth(int ordinal, uint64_t bytes, bool settles) {
   int rc = reserve_here(ordinal, bytes, gs_grow_now, settles);
-  return settles ? traced(rc, ordinal, bytes) : rc;
+  return settles || rc != -ENOMEM ? traced(rc, ordinal, bytes) : rc;
 }
 
 int gs_reserve(int ordinal, uint64_t bytes, struct gs_patience *patience) {
@@ -121,9 +128,14 @@ static bool device_is_full(uint64_t bytes) {
 }
 
 bool gs_driver_again(CUresult result, int ordinal, uint64_t bytes, struct gs_patience *patience) {
-  if (GS_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || !gs_passage() || ordinal == GS_NO_DEVICE)
+  if (GS_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || ordinal == GS_NO_DEVICE)
     return false;
-  if (bytes && !device_is_full(bytes)) { /* room may have come free in between */
+  bool full = bytes && device_is_full(bytes);
+  if (full)
+    gs_refusal_is(GS_REFUSED_DEVICE, ordinal, bytes);
+  if (!gs_passage())
+    return false;
+  if (bytes && !full) { /* room may have come free in between */
     bool again = !patience->tried;
     patience->tried = true;
     return again;

@@ -9,6 +9,7 @@
 #include "interposer/memory/pools/pool_blocks.h"
 #include "interposer/process/device.h"
 #include "interposer/process/passage/passage.h"
+#include "interposer/process/refused.h"
 
 /* The bytes that an allocation of device memory takes: pages above half a page (seen on an H200 with r580). */
 static uint64_t taken_by(uint64_t bytes) {
@@ -25,16 +26,16 @@ CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t b
   if (address.place && !address.narrow && gs_allocate_movable(bytes, &movable, &result)) {
     if (result == CUDA_SUCCESS)
       gs_out_write(address, movable);
-    return result;
+    return gs_refused(result);
   }
   do {
     result = gs_reserved_await(&reserved, taken_by(bytes), address.place != NULL, &patience);
     if (result != CUDA_SUCCESS)
-      return result;
+      return gs_refused(result);
     result = gs_call(call);
     gs_reserved_end(&reserved, result, result == CUDA_SUCCESS ? gs_out_read(address) : 0);
   } while (gs_driver_again(result, reserved.ordinal, reserved.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
@@ -49,12 +50,12 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
   do {
     result = gs_reserved_await(&reserved, gs_round_up(bytesize, GS_BLOCK_ROUND), dptr != NULL, &patience);
     if (result != CUDA_SUCCESS)
-      return plausible ? result
+      return plausible ? gs_refused(result)
                        : gs_real.cuMemAllocManaged(dptr, 0, flags); /* reports what is wrong besides the size */
     result = gs_real.cuMemAllocManaged(dptr, bytesize, flags);
     gs_reserved_end(&reserved, result, result == CUDA_SUCCESS ? *dptr : 0);
   } while (gs_driver_again(result, reserved.ordinal, reserved.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
@@ -84,7 +85,7 @@ static CUresult allocate_rows(struct asked *asked) {
   do {
     result = gs_reserved_await(&reserved, most, asked->address_out && asked->pitch_out, &patience);
     if (result != CUDA_SUCCESS)
-      return element_fits(asked->element) ? result : asked->make(asked, 0);
+      return element_fits(asked->element) ? gs_refused(result) : asked->make(asked, 0);
     result = asked->make(asked, asked->width);
     full = result == CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS && reserved.ordinal != GS_NO_DEVICE &&
@@ -94,7 +95,7 @@ static CUresult allocate_rows(struct asked *asked) {
     }
     gs_reserved_end(&reserved, result, asked->address);
   } while (full && gs_driver_again(result, reserved.ordinal, reserved.bytes, &patience));
-  return result;
+  return gs_refused(result);
 }
 
 static CUresult make_rows_v1(struct asked *asked, size_t width) {
@@ -148,7 +149,7 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
       *dptr = address;
       *pPitch = rows.pitch;
     }
-    return result;
+    return gs_refused(result);
   }
   return allocate_rows(&(struct asked){.make = make_rows,
                                        .drop = drop_rows,

@@ -7,6 +7,7 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/process/device.h"
+#include "interposer/process/refused.h"
 #include "interposer/residency/backing.h"
 #include "interposer/residency/leaving.h"
 #include "interposer/residency/mover.h"
@@ -73,6 +74,7 @@ static CUresult attempt(struct wish *wish, int ordinal, uint64_t *address) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!gs_touch_begin_for(&wish->patience)) {
     gs_room_refused();
+    gs_refusal_is(GS_REFUSED_AWAY, ordinal, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   CUresult result = gs_reserved_begin(&wish->reserved, bytes, true, &wish->away);
