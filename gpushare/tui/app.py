@@ -4,6 +4,7 @@ import asyncio
 import platform
 import signal
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import ClassVar
 
@@ -16,17 +17,17 @@ from textual.widgets import Input
 from gpushare.client import Client
 from gpushare.errors import GpushareError
 from gpushare.text.printable import printable
-from gpushare.tui.columns import DEVICES, GRANTS, TENANTS, TEXTS, Spans
-from gpushare.tui.dialogs import Help, Release, Resize
+from gpushare.tui.columns import BY_GOT, DEVICES, GRANTS, TENANTS, TEXTS, Spans, device_columns, host_line, process_line
+from gpushare.tui.dialogs import Help, Pause, Release, Resize
 from gpushare.tui.model import Answers, DeviceRow, GrantRow, Model, Picture, TenantRow, chosen
-from gpushare.tui.queries import Story, aside, look, story
+from gpushare.tui.queries import Looker, Story, aside, story
 from gpushare.tui.receipts import Receipts
-from gpushare.tui.sheet import Line, Table
+from gpushare.tui.sheet import Below, Line, Table
 
 TALL = 36
 """Minimum lines of a terminal to show grants and tenants at once."""
 _MESSAGE_SECONDS = 8.0
-_KEYS = "? help  q end  / filter  s sort  Enter receipts  r resize  x release  t tenants"
+_KEYS = "? help  q end  / filter  s sort  Space tree  Enter why  r resize  z pause  x end"
 
 
 class Top(App[int]):
@@ -59,17 +60,25 @@ class Top(App[int]):
         Binding("t", "main('tenants')"),
         Binding("x,delete", "release"),
         Binding("r", "resize"),
+        Binding("z", "pause"),
+        Binding("w", "why"),
+        Binding("space", "open"),
+        Binding("p", "open_all"),
         Binding("escape", "out"),
     ]
 
     def __init__(self, client: Client, first: Answers, interval: float, count: int = 0) -> None:
         super().__init__(ansi_color=True)
         self._client, self._interval, self._count = client, interval, count
+        self._looker = Looker(client)
+        self._opened: set[str] = set()
+        self._all_opened = False
+        self._follows = False  # the first line stays the cursor's, whatever is in it, until the user takes another
         self._model = Model()
         self._picture: Picture = self._model.look(first)
         self._seen_at, self._away = time.time(), ""
         self._wanted = ""
-        self._sort = GRANTS[0]
+        self._sort = BY_GOT
         self._main, self._tall = "grants", False
         self._message, self._message_until = "", 0.0
         self._again = asyncio.Event()
@@ -77,7 +86,7 @@ class Top(App[int]):
         self.status, self.keys = Line(id="status"), Line(id="keys")
         self.devices: Table[DeviceRow] = Table(DEVICES, id="devices", cursor=False)
         self.tenants: Table[TenantRow] = Table(TENANTS, id="tenants", cursor=True)
-        self.grants: Table[GrantRow] = Table(GRANTS, id="grants", cursor=True)
+        self.grants: Table[GrantRow] = Table(GRANTS, id="grants", cursor=True, quiet=lambda row: row.idle)
         self.receipts = Receipts(id="receipts")
         self.field = Input(id="filter", compact=True, select_on_focus=False, max_length=200)
         self.field.cursor_blink = False
@@ -98,7 +107,7 @@ class Top(App[int]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, 128 + number)
-        self.grants.sorted_by = self._sort.title
+        self.grants.sorted_by, self.grants.down = self._sort.title, True
         self._arrange()
         self._show()
         self.grants.body.focus()
@@ -116,7 +125,7 @@ class Top(App[int]):
                 pass
             self._again.clear()
             try:
-                answers, receipts = await aside(partial(_ask, self._client, self.receipts.grant))
+                answers, receipts = await aside(partial(self._ask, self.receipts.grant, self._looked_into()))
             except GpushareError as error:
                 self._away = self._away or str(error)
             else:
@@ -127,10 +136,19 @@ class Top(App[int]):
             self._show()
         self.exit(0)
 
+    def _ask(self, grant: str, opened: Collection[str]) -> tuple[Answers, Story | None]:
+        return self._looker.look(opened), story(self._client, grant) if grant else None
+
+    def _looked_into(self) -> set[str]:
+        """Returns the grants whose processes are on the screen: each costs a question to the daemon."""
+        seen = {row.row.id if isinstance(row, Below) else row.id for row in self.grants.seen}
+        return seen if self._all_opened else seen & self._opened
+
     # Showing
 
     def _show(self) -> None:
         """Updates everything that may have changed since the last look."""
+        self.devices.choose(device_columns(self._picture.devices))
         self.devices.show(self._picture.devices)
         self.tenants.show(self._picture.tenants)
         self._show_grants()
@@ -140,11 +158,18 @@ class Top(App[int]):
 
     def _show_grants(self) -> None:
         """Shows grants sorted and filtered, keeping the cursor on its grant."""
-        table, before = self.grants, self.grants.current
+        table, before = self.grants, self.grants.row
         assert self._sort.sort is not None
-        rows = chosen(self._picture.grants, self._wanted, self._sort.sort, down=table.down)
+        rows: list[GrantRow | Below[GrantRow]] = []
+        for row in chosen(self._picture.grants, self._wanted, self._sort.sort, down=table.down):
+            rows.append(row)
+            if self._all_opened or row.id in self._opened:
+                rows += [
+                    Below(row, (*row.key, process.pid), partial(process_line, process))
+                    for process in self._picture.below(row)
+                ]
         table.show(rows)
-        if before is not None and (now := table.current) is not None and now.key != before.key:
+        if self._follows and before is not None and (now := table.row) is not None and now.key != before.key:
             keys = [row.key for row in rows]
             if before.key in keys:
                 table.body.put(keys.index(before.key))
@@ -166,7 +191,8 @@ class Top(App[int]):
         text = f"  {devices} {'simulated ' * self._simulated}device{'s' * (devices != 1)}, "
         text += f"{grants} grant{'s' * (grants != 1)}  every {self._interval:g} s  {seen}"
         filtered = f"  {len(self.grants.rows)} with /{printable(self._wanted)}" if self._wanted else ""
-        return (("gpushare ", "title"), (printable(platform.node()), ""), (text, ""), (filtered, "warning"))
+        name = printable(platform.node())
+        return (("gpushare ", "title"), (name, ""), (text, ""), (filtered, "warning"), (host_line(found.host), "quiet"))
 
     def _show_message(self, text: str) -> None:
         self._message, self._message_until = text, time.monotonic() + _MESSAGE_SECONDS
@@ -225,12 +251,43 @@ class Top(App[int]):
         if (tenant := self.tenants.current) is not None and self.tenants.body.has_focus:
             self._filter(tenant.name)
             self.action_main("grants")
-        elif (row := self.grants.current) is not None and self.grants.body.has_focus:
+        elif self.grants.body.has_focus:
+            self.action_why()
+
+    def action_why(self) -> None:
+        """Opens the receipts of the grant under the cursor."""
+        if (row := self.grants.current) is not None:
+            self._follows = True
             self.receipts.open(row.id)
             self._again.set()
 
+    def action_open(self) -> None:
+        """Shows or hides the processes of the grant under the cursor."""
+        if not self.grants.body.has_focus or (row := self.grants.current) is None:
+            return
+        if self._all_opened:
+            self._opened, self._all_opened = {row.id for row in self._picture.grants}, False
+        if row.id in self._opened:
+            self._opened.remove(row.id)
+            self.grants.body.put(self.grants.rows.index(row))
+        else:
+            self._opened.add(row.id)
+            self._follows = True
+        self._show_grants()
+        self._again.set()
+
+    def action_open_all(self) -> None:
+        """Shows the processes of all grants, or of none."""
+        self._all_opened = not (self._all_opened or self._opened)
+        self._opened.clear()
+        if (row := self.grants.current) is not None:
+            self.grants.body.put(self.grants.rows.index(row))
+        self._show_grants()
+        self._again.set()
+
     def on_sheet_moved(self) -> None:
-        """Shows the notice of the grant under the cursor."""
+        """Shows the notice of the grant under the cursor, with which the cursor stays from now on."""
+        self._follows = self.grants.body.cursor != 0
         self._show_lines()
 
     def action_out(self) -> None:
@@ -284,19 +341,20 @@ class Top(App[int]):
         if (row := self._meant()) is not None:
             self.push_screen(Resize(self._client, row), self._done)
 
+    def action_pause(self) -> None:
+        """Asks whether to move the grant's memory to host memory, or back."""
+        if (row := self._meant()) is not None:
+            self.push_screen(Pause(self._client, row), self._done)
+
     def _done(self, message: str | None) -> None:
         if message:
             self._show_message(message)
             self._again.set()
 
 
-def _ask(client: Client, grant: str) -> tuple[Answers, Story | None]:
-    return look(client), story(client, grant) if grant else None
-
-
 def run(client: Client, interval: float, count: int) -> int:
     """Runs until the user ends it, or for `count` looks (0: no limit); returns the exit status. Raises GpushareError if
     the first look fails; after that it waits for a daemon that is away."""
-    top = Top(client, look(client), interval, count)
+    top = Top(client, Looker(client).look(), interval, count)
     status = top.run()
     return (top.return_code or 0) if status is None else status

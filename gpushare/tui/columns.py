@@ -11,7 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from gpushare.text.overview import DeviceTime
 from gpushare.text.printable import printable
 from gpushare.text.units import format_size, format_time
-from gpushare.tui.model import DeviceRow, GrantRow, TenantRow, history_line, widths
+from gpushare.tui.model import DeviceRow, GrantRow, ProcessRow, TenantRow, history_line, widths
+from gpushare.tui.processes import Host
 
 Spans: TypeAlias = tuple[tuple[str, str], ...]
 """A line: pieces of text, each with the name of its style (gpushare/tui/styles.py)."""
@@ -139,6 +140,14 @@ def bar(time: DeviceTime, width: int) -> Spans:
     return tuple((fill * size, name) for name, fill, size in parts if size)
 
 
+def age(seconds: float) -> str:
+    """Formats a duration in its largest unit: `59s`, `59m`, `47h`, `99d`."""
+    for unit, size, most in (("s", 1, 60), ("m", 60, 3600), ("h", 3600, 48 * 3600)):
+        if seconds < most:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds // 86400)}d"
+
+
 def _device_bar(row: DeviceRow, width: int) -> Spans:
     if row.fault:
         return ((fit(row.fault, width), "warning"),)
@@ -152,16 +161,71 @@ def _part(name: str) -> Callable[[DeviceRow, int], str]:
     return lambda row, _: NOTHING if row.fault else format_time(getattr(row.time, name))
 
 
+def _device_memory(row: DeviceRow, width: int) -> Spans:
+    text = fit(of(row.memory_used_bytes, row.memory_bytes), max(13, min(width, 15)), right=True)
+    room = width - len(text) - 1
+    if room < _BAR_LEAST:
+        return ((fit(text.lstrip(), width, right=True), ""),)
+    full = min(room, -(-row.memory_used_bytes * room // max(1, row.memory_bytes)))
+    return (("█" * full, "memory"), ("·" * (room - full), "idle"), (" ", ""), (text, ""))
+
+
+_BAR_LEAST = 4
+
+
+def _sensor(name: str, unit: str) -> Callable[[DeviceRow, int], str]:
+    def show(row: DeviceRow, _: int) -> str:
+        found = row.sensors.get(name)
+        return NOTHING if found is None else f"{found}{unit}"
+
+    return show
+
+
+def _slowed(row: DeviceRow, why: str) -> str:
+    return "warning" if why in row.sensors.get("slowed_by", ()) else ""
+
+
+def _temperature(row: DeviceRow, width: int) -> Spans:
+    text = _sensor("temperature_celsius", "C")(row, width)
+    return ((fit(text, width, right=True), _slowed(row, "heat")),)
+
+
+def _power(row: DeviceRow, width: int) -> Spans:
+    draw, limit = row.sensors.get("power_milliwatts"), row.sensors.get("power_limit_milliwatts")
+    text = NOTHING if draw is None else f"{draw / 1000:.0f}" + (f"/{limit / 1000:.0f}W" if limit is not None else "W")
+    return ((fit(text, width, right=True), _slowed(row, "power")),)
+
+
 DEVICES: tuple[Column[DeviceRow], ...] = (
     Column("DEV", 3, lambda row, _: str(row.index)),
-    Column("NAME", 8, lambda row, _: row.name, rank=4, widest=24, right=False),
-    Column("LAST SECOND", 12, _device_bar, widest=120, right=False),
+    Column("NAME", 8, lambda row, _: row.name, rank=7, widest=24, right=False),
+    Column("LAST SECOND", 16, _device_bar, widest=100, right=False),
     Column("█ GUAR", 6, _part("guaranteed"), rank=1, look="guaranteed"),
     Column("▒ BORR", 6, _part("borrowed"), rank=1, look="borrowed"),
-    Column("/ SWITCH", 8, _part("switching"), rank=3, look="switching"),
+    Column("/ SWITCH", 8, _part("switching"), rank=6, look="switching"),
     Column("· IDLE", 6, _part("idle"), rank=2, look="idle"),
-    Column("MEMORY", 13, lambda row, _: of(row.memory_used_bytes, row.memory_bytes), rank=1),
+    Column("MEMORY", 13, _device_memory, rank=1, widest=40),
+    Column("UTIL", 4, _sensor("utilization_percent", "%"), rank=3),
+    Column("TEMP", 4, _temperature, rank=2),
+    Column("POWER", 8, _power, rank=2),
+    Column("CLOCK", 7, _sensor("sm_clock_mhz", "MHz"), rank=5),
+    Column("MEMCLK", 7, _sensor("memory_clock_mhz", "MHz"), rank=9),
+    Column("FAN", 4, _sensor("fan_percent", "%"), rank=8),
 )
+_MEASURED = {
+    "UTIL": "utilization_percent",
+    "TEMP": "temperature_celsius",
+    "POWER": "power_milliwatts",
+    "CLOCK": "sm_clock_mhz",
+    "MEMCLK": "memory_clock_mhz",
+    "FAN": "fan_percent",
+}
+
+
+def device_columns(devices: Sequence[DeviceRow]) -> list[Column[DeviceRow]]:
+    """Returns the columns for these devices: without those that no driver fills."""
+    known = {name for device in devices for name, found in device.sensors.items() if found is not None}
+    return [column for column in DEVICES if _MEASURED.get(column.title) in (None, *known)]
 
 
 def _history(row: GrantRow, width: int) -> Spans:
@@ -188,26 +252,65 @@ def _away(row: GrantRow, _: int) -> str:
     return format_size(row.memory_away_bytes) if row.memory_away_bytes else NOTHING
 
 
+def _program(row: GrantRow, _: int) -> str:
+    if row.phase == "active":
+        return row.program or NOTHING
+    return f"({row.phase}) {row.program}".rstrip()
+
+
 GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GRANT", 14, lambda row, _: row.id, right=False, sort=attrgetter("created_ns")),
     Column("TENANT", 8, lambda row, _: row.tenant, rank=1, widest=24, right=False, sort=attrgetter("tenant")),
+    Column("USER", 8, lambda row, _: row.user or NOTHING, rank=6, right=False, sort=attrgetter("user")),
+    Column("PROGRAM", 10, _program, rank=2, widest=40, right=False, sort=attrgetter("program")),
+    Column(
+        "CONTAINER", 9, lambda row, _: row.place or NOTHING, rank=8, widest=32, right=False, sort=attrgetter("place")
+    ),
+    Column("AGE", 3, lambda row, _: age(row.age_seconds), rank=7, sort=attrgetter("age_seconds")),
     Column("DEV", 3, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
-    Column("PHASE", 9, lambda row, _: row.phase, rank=9, right=False, sort=attrgetter("phase")),
+    Column("PHASE", 9, lambda row, _: row.phase, rank=13, right=False, sort=attrgetter("phase")),
     _milli("ASKED", 5, "asked_milli", rank=2),
-    _milli("GOT", 5, "got_milli", rank=0),
-    _milli("ENTITLED", 8, "entitled_milli", rank=2, some=True),
-    _milli("GUARANTEED", 10, "guaranteed_milli", rank=6),
-    _milli("BORROWED", 8, "borrowed_milli", rank=8, some=True),
-    _milli("LENT", 5, "lent_milli", rank=8, some=True),
+    Column("GOT", 5, lambda row, _: format_time(row.got_milli), sort=attrgetter("lately_milli")),
+    _milli("ENTITLED", 8, "entitled_milli", rank=5, some=True),
+    _milli("GUARANTEED", 10, "guaranteed_milli", rank=8),
+    _milli("BORROWED", 8, "borrowed_milli", rank=9, some=True),
+    _milli("LENT", 5, "lent_milli", rank=9, some=True),
     Column("WAITED", 6, _waited, rank=1, sort=attrgetter("waited_milli")),
-    Column("WAITS", 7, lambda row, _: str(row.waits), rank=9, sort=attrgetter("waits")),
+    Column("WAITS", 7, lambda row, _: str(row.waits), rank=12, sort=attrgetter("waits")),
     Column("MEMORY", 11, _memory, rank=1, widest=15, sort=attrgetter("memory_bytes")),
-    Column("AWAY", 7, _away, rank=7, sort=attrgetter("memory_away_bytes")),
-    Column("PIDS", 5, lambda row, _: str(row.processes), rank=9, sort=attrgetter("processes")),
-    Column("HISTORY", 7, _history, rank=5, widest=60, right=False),
+    Column("AWAY", 7, _away, rank=10, sort=attrgetter("memory_away_bytes")),
+    Column("PIDS", 4, lambda row, _: str(len(row.pids)), rank=11, sort=lambda row: len(row.pids)),
+    Column("HISTORY", 7, _history, rank=4, widest=60, right=False),
 )
-TEXTS = frozenset({"GRANT", "TENANT", "DEV", "PHASE"})
+BY_GOT = next(column for column in GRANTS if column.title == "GOT")
+TEXTS = frozenset({"GRANT", "TENANT", "USER", "PROGRAM", "CONTAINER", "DEV", "PHASE"})
 """Columns that are first sorted in ascending order; the others in descending order."""
+
+
+def host_line(host: Host | None) -> str:
+    """Returns what is known of the node's own processors and memory."""
+    if host is None:
+        return ""
+    cpu = f"cpu {host.cpu_milli / 10:.0f}%  " if host.cpu_milli is not None else ""
+    return f"  {cpu}load {host.load:.1f}  memory {of(host.memory_used_bytes, host.memory_bytes)}"
+
+
+def process_line(row: ProcessRow, width: int) -> Spans:
+    """Returns the line of a process below its grant."""
+    process, use = row.process, row.use
+    branch = fit(f" {row.branch}{row.pid}", max(14, len(row.branch) + len(str(row.pid)) + 1))
+    user = process.user if process is not None else NOTHING
+    got = format_time(use.got_milli) if use is not None and use.got_milli is not None else NOTHING
+    held = format_size(use.memory_bytes) if use is not None else NOTHING
+    cpu = f"{process.cpu_milli / 10:.0f}%" if process is not None and process.cpu_milli is not None else NOTHING
+    memory = format_size(process.memory_bytes) if process is not None else NOTHING
+    parts = (
+        *((branch, "quiet"), (f" {fit(user, 8)}", ""), (f" {got:>6} {held:>9}", ""), ("  cpu ", "quiet")),
+        *((f"{cpu:>4} {memory:>9}", ""), (f" {age(process.age_seconds) if process is not None else NOTHING:>4}  ", "")),
+    )
+    left = width - sum(len(text) for text, _ in parts)
+    program = process.program if process is not None else "not a process that is seen from here"
+    return joined([*parts, (fit(program, left), "") if left > 0 else ("", "")])
 
 
 def _state(row: TenantRow, width: int) -> Spans:

@@ -22,10 +22,10 @@ HELP = """\
 ↑ ↓ PgUp PgDn Home End   move          Tab   the next table
 s S   sort by the next, the last column; a click on a title sorts by it
 i     the other way round              /     only grants with these words
-g t   grants, tenants                  Enter of a grant: its receipts
-                                             of a tenant: its grants only
-x     release the grant                r     resize the grant
-Esc   close the receipts, drop the words
+g t   grants, tenants                  Enter of a grant: why, its receipts (w)
+Space its processes; p: of all               of a tenant: its grants only
+r     resize the grant                 z     suspend, pause or resume it
+x     release it                       Esc   close the receipts, drop the words
 ? this page                            q     end
 
 Of a device's last second: █ guaranteed: used by grants within what they
@@ -33,7 +33,9 @@ are guaranteed; ▒ borrowed: used beyond that; / switching: from one grant to
 the next; · idle: had by nobody. GOT, BORROWED, LENT and WAITED are of the
 last second too. GUARANTEED: what a grant gets whenever it wants it;
 ENTITLED: what a tenant should get now. HISTORY: what it got at each look,
-the newest at the right; full: its guarantee, or the most it got; · nothing."""
+the newest at the right; full: its guarantee, or the most it got; · nothing.
+A grant that neither works nor waits is dim. Of a process: device time and
+memory on the device, then its processor (100%: one core) and host memory."""
 
 
 class Dialog(ModalScreen[str]):
@@ -122,7 +124,7 @@ class Release(Ask):
     def compose(self) -> ComposeResult:
         """For Textual."""
         row = self._row
-        processes = f"{row.processes} process{'es' * (row.processes != 1)}"
+        processes = f"{len(row.pids)} process{'es' * (len(row.pids) != 1)}"
         with Vertical():
             yield _text(f"Release {row.id} of {row.tenant}?", "title")
             yield _text(f"The grant ends, and what runs in it is killed: {processes}.")
@@ -142,6 +144,61 @@ class Release(Ask):
         """Ends the grant."""
         grant = self._row.id
         self.do(lambda: self._client.release(grant), f"{grant} is released")
+
+
+class Pause(Ask):
+    """Asks whether a grant's memory is to leave its device, or to come back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "suspend(False)", show=False),
+        Binding("p", "suspend(True)", show=False),
+        Binding("c", "resume", show=False),
+        Binding("n", "close", show=False),
+        Binding("left,right", "app.focus_next", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        row = self._row
+        with Vertical():
+            if row.phase == "suspended" or row.held:
+                yield _text(f"Resume {row.id} of {row.tenant}?", "title")
+                yield _text("Its memory comes back to its device as soon as there is room.")
+            else:
+                yield _text(f"Move the memory of {row.id} of {row.tenant} to host memory?", "title")
+                yield _text(
+                    "Its programs live on. Suspended, it comes back when they need it; paused, they wait until it is"
+                    " resumed."
+                )
+                if not row.may_move:
+                    yield _text("It did not ask for memory that may be moved (--idle-memory lend): this is refused.")
+            yield self._reply
+            with Horizontal(id="buttons"):
+                yield Button("n  leave it", id="keep", compact=True)
+                if row.phase == "suspended" or row.held:
+                    yield Button("c  resume it", id="resume", compact=True)
+                else:
+                    yield Button("s  suspend it", id="suspend", compact=True)
+                    yield Button("p  pause it", id="pause", compact=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Handles all buttons."""
+        if event.button.id == "resume":
+            self.action_resume()
+        elif event.button.id == "keep":
+            self.action_close()
+        else:
+            self.action_suspend(event.button.id == "pause")
+
+    def action_suspend(self, hold: bool) -> None:
+        """Moves its memory away. `hold`: until it is resumed."""
+        grant = self._row.id
+        self.do(lambda: self._client.suspend(grant, hold=hold), f"{grant} is {'paused' if hold else 'suspended'}")
+
+    def action_resume(self) -> None:
+        """Moves its memory back."""
+        grant = self._row.id
+        self.do(lambda: self._client.resume(grant), f"{grant} is resumed")
 
 
 class Resize(Ask):

@@ -2,6 +2,7 @@
 drawn: with one refresh per second anything else would be most of the cost of `gpushare top`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
 
 from rich.segment import Segment
@@ -91,7 +92,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor is on another line."""
+        """The user has moved the cursor to another line."""
 
     class Chosen(Message):
         """Enter, or a second click, on the cursor's line."""
@@ -158,15 +159,16 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         """As `on_focus`."""
         self.redraw()
 
-    def put(self, y: int) -> None:
-        """Moves the cursor to line `y`, or the nearest existing one, and scrolls it into view."""
+    def put(self, y: int, *, moved: bool = False) -> None:
+        """Moves the cursor to line `y`, or the nearest existing one, and scrolls it into view. `moved`: by the user."""
         if self.cursor is None:
             return
         y = max(0, min(y, self._count - 1))
         if y != self.cursor:
             self.cursor = y
             self.redraw()
-            self.post_message(self.Moved())
+            if moved:
+                self.post_message(self.Moved())
         begin, height = self.scroll_offset.y, self.size.height
         if not begin <= y < begin + height:
             self.scroll_to(y=y if y < begin else y - height + 1, animate=False, immediate=True)
@@ -175,7 +177,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         if self.cursor is None:
             self.scroll_to(y=self.scroll_offset.y + lines, animate=False)
         else:
-            self.put(self.cursor + lines)
+            self.put(self.cursor + lines, moved=True)
 
     def action_move(self, lines: int) -> None:
         """Moves by this number of lines."""
@@ -200,19 +202,35 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         if y == self.cursor:
             self.action_choose()
         elif y < self._count:
-            self.put(y)
+            self.put(y, moved=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Below(Generic[Row]):
+    """A line below a row, about a part of it. `line`: returns it for a width."""
+
+    row: Row
+    key: object
+    line: Callable[[int], Spans]
 
 
 class Table(Vertical, Generic[Row]):
-    """Rows under titles, with the columns that fit. `body` draws the rows."""
+    """Rows under titles, with the columns that fit. `body` draws the rows. `quiet`: returns whether a row is dimmed."""
 
     DEFAULT_CSS = "Table { height: 1fr; }"
 
-    def __init__(self, columns: Sequence[Column[Row]], *, id: str, cursor: bool) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column[Row]],
+        *,
+        id: str,
+        cursor: bool,
+        quiet: Callable[[Row], bool] = lambda _: False,
+    ) -> None:
         super().__init__(id=id)
-        self._columns = columns
+        self._columns, self._quiet = columns, quiet
         self.head, self.body = Line(id=f"{id}-head"), Sheet(self._at, cursor=cursor)
-        self.rows: Sequence[Row] = []
+        self.rows: Sequence[Row | Below[Row]] = []
         self.sorted_by, self.down = "", False
         self.layout_now: Layout[Row] = layout(columns, 80)
 
@@ -221,7 +239,13 @@ class Table(Vertical, Generic[Row]):
         yield self.head
         yield self.body
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def choose(self, columns: Sequence[Column[Row]]) -> None:
+        """Sets the columns, of which those are shown that fit."""
+        if list(columns) != list(self._columns):
+            self._columns = columns
+            self._lay()
+
+    def show(self, rows: Sequence[Row | Below[Row]]) -> None:
         """Sets the rows."""
         self.rows = rows
         self._titled()
@@ -234,7 +258,12 @@ class Table(Vertical, Generic[Row]):
             self.body.redraw()
 
     def _at(self, y: int) -> Spans:
-        return self.layout_now.line(self.rows[y])
+        row = self.rows[y]
+        if isinstance(row, Below):
+            line, quiet = row.line(max(1, self.size.width - 1)), self._quiet(row.row)
+        else:
+            line, quiet = self.layout_now.line(row), self._quiet(row)
+        return (("".join(text for text, _ in line), "idle"),) if quiet else line
 
     def _titled(self) -> None:
         self.head.show(self.layout_now.titles(self.sorted_by, down=self.down))
@@ -252,6 +281,18 @@ class Table(Vertical, Generic[Row]):
 
     @property
     def current(self) -> Row | None:
-        """The row under the cursor; None if there is none."""
+        """The row under the cursor, or above the line that is; None if there is none."""
+        row = self.row
+        return row.row if isinstance(row, Below) else row
+
+    @property
+    def row(self) -> Row | Below[Row] | None:
+        """The row, or the line below one, that the cursor is on; None if there is none."""
         at = self.body.cursor
         return self.rows[at] if at is not None and at < len(self.rows) else None
+
+    @property
+    def seen(self) -> Sequence[Row | Below[Row]]:
+        """What is on the screen."""
+        first = self.body.scroll_offset.y
+        return self.rows[first : first + self.body.size.height]

@@ -5,7 +5,7 @@ import os
 
 from rich.style import Style
 
-_BLUE, _VERMILION, _PURPLE = "#0072b2", "#d55e00", "#b0558a"
+_BLUE, _VERMILION, _PURPLE, _GREEN = "#0072b2", "#d55e00", "#b0558a", "#009e73"
 
 _COLOURED = {
     "": Style(),
@@ -15,6 +15,7 @@ _COLOURED = {
     "borrowed": Style(color=_VERMILION),
     "switching": Style(color=_PURPLE),
     "idle": Style(dim=True),
+    "memory": Style(color=_GREEN),
     "history": Style(color=_BLUE),
     "warning": Style(color=_VERMILION, bold=True),
     "quiet": Style(dim=True),

@@ -17,6 +17,7 @@ def device(index: int = 0, **fields: Any) -> dict[str, Any]:
 def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, **now: Any) -> dict[str, Any]:
     """`now`: fields of its device, or of the grant itself."""
     own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None}
+    own |= {"uid": 0, "kind": "process", "pid": None, "residency": None}
     whole = {key: now.pop(key) for key in list(now) if key in own}
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
     here = {
@@ -41,16 +42,20 @@ def tenant(name: str, parent: str | None = None, entitled: int = 0, **now: Any) 
 
 
 class Answering:
-    """A client that gives prepared answers. `rows`: by the name of the list; `story`: an Explanation."""
+    """A client that gives prepared answers. `rows`: by the name of the list; `story`: an Explanation; `pages`:
+    DebugProcesses of any grant."""
 
     def __init__(self, **rows: list[Any]) -> None:
         self.rows: dict[str, list[Any]] = {"grants": [], "devices": [device()], "tenants": [], "events": [], **rows}
+        self.pages: list[Any] = []
         self.story: dict[str, Any] = {"phase": "active", "now": [], "decisions": []}
 
     def text(self, target: str, *, timeout: float | None = None) -> str:
         return json.dumps(self.call("GET", target))
 
     def call(self, _method: str, target: str, body: Any = None, *, timeout: float | None = None) -> Any:
+        if target.endswith("/debug"):
+            return {"processes": self.pages}
         name = target.split("/")[2].partition("?")[0]
         return self.story if name == "explain" else {name: self.rows[name]}
 

@@ -1,12 +1,17 @@
 """What `top` shows, from answers of the node API, without a screen or a daemon."""
 
+import os
+import pwd
+import subprocess
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run.waiting import until
 from views.tops import GIB, device, grant, tenant
 
 from gpushare.text.overview import DeviceTime
-from gpushare.tui import columns
+from gpushare.tui import columns, processes
 from gpushare.tui.model import KEPT, Answers, Model, chosen, history_line, widths
 
 
@@ -23,6 +28,43 @@ def test_a_row_per_grant_and_device_with_what_it_had_at_each_look():
     look(model, [grant("g-2", at=1)])
     again = look(model, [grant("g-1", used_milli=5), grant("g-2", at=1)])
     assert list(again.grants[0].history) == [5]
+
+
+def test_processes_are_a_tree_below_their_grant():
+    parents = {10: 1, 20: 10, 30: 20, 40: 10, 50: 50}
+    assert processes.tree([50, 40, 30, 20, 10, 60], parents) == [
+        *((10, "├─"), (20, "│ ├─"), (30, "│ │ └─"), (40, "│ └─")),
+        *((50, "├─"), (60, "└─")),
+    ]
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        eyes = processes.Processes()
+        eyes.look([child.pid])
+        found = eyes.look([child.pid, os.getpid(), 1 << 30])
+        assert found.keys() == {child.pid, os.getpid()}
+        sleeps = found[child.pid]
+        assert (sleeps.parent, sleeps.user) == (os.getpid(), pwd.getpwuid(os.getuid()).pw_name)
+        assert (sleeps.cpu_milli, sleeps.age_seconds < 600, sleeps.memory_bytes > 0) == (0, True, True)
+        until(lambda: eyes.look([child.pid])[child.pid].program == "sleep 1000", "it has become that program")
+    finally:
+        child.kill()
+        child.wait()
+    answers = Answers([grant("g-1", processes=[10, 20], pid=10)], [], [], processes=found | {10: sleeps})
+    picture = Model().look(answers)
+    assert [(row.pid, row.process) for row in picture.below(picture.grants[0])] == [(10, sleeps), (20, None)]
+    assert "".join(text for text, _ in columns.process_line(picture.below(picture.grants[0])[1], 79)).startswith(
+        " └─20"
+    )
+
+
+def test_a_device_tells_what_its_driver_measures():
+    hot = {"temperature_celsius": 87, "power_milliwatts": 287_400, "power_limit_milliwatts": 300_000, "ecc_errors": 1}
+    rows = look(devices=[device(0, sensors=hot | {"slowed_by": ["heat", "hardware"]}), device(1)]).devices
+    line = columns.layout(columns.device_columns(rows), 200).line(rows[0])
+    assert ("1 ECC error, slowed by its hardware", "warning") in line
+    assert (" 87C", "warning") in line
+    assert any("287/300W" in text and look == "" for text, look in line)
+    assert [column.title for column in columns.device_columns(rows[1:])][-1] == "MEMORY"
 
 
 def test_a_history_does_not_grow_without_end():
@@ -125,10 +167,16 @@ def test_a_narrow_terminal_has_what_is_asked_for_first():
         return [column.title for column, _ in columns.layout(every, width).columns]
 
     assert titles(columns.GRANTS, 79) == (
-        "GRANT TENANT DEV ASKED GOT ENTITLED WAITED MEMORY HISTORY".split()  # noqa: SIM905
+        "GRANT TENANT PROGRAM DEV ASKED GOT WAITED MEMORY HISTORY".split()  # noqa: SIM905
     )
     assert titles(columns.TENANTS, 79) == [column.title for column in columns.TENANTS if column.title != "GRANTS"]
-    assert titles(columns.DEVICES, 79) == [column.title for column in columns.DEVICES]
+    every = [column.title for column in columns.DEVICES]
+    simulated = columns.device_columns(look(devices=[device(0, sensors={"sm_clock_mhz": 1410})]).devices)
+    assert titles(simulated, 79) == ["DEV", "LAST SECOND", "█ GUAR", "▒ BORR", "/ SWITCH", "· IDLE", "MEMORY", "CLOCK"]
+    assert titles(columns.DEVICES, 79) == (
+        ["DEV", "LAST SECOND", "█ GUAR", "▒ BORR", "· IDLE", "MEMORY", "UTIL", "TEMP", "POWER"]
+    )
+    assert titles(columns.DEVICES, 159) == every
     assert titles(columns.GRANTS, 199) == [column.title for column in columns.GRANTS]
 
 

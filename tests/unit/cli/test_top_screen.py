@@ -9,7 +9,7 @@ from views.tops import Answering, device, grant, screen, tenant
 
 from gpushare.tui import sheet, styles
 from gpushare.tui.app import Top
-from gpushare.tui.queries import look
+from gpushare.tui.queries import Looker
 
 EVIL = "\x1b[2J\x9b31m[bold red]x[/] \N{RIGHT-TO-LEFT OVERRIDE}\x07" + "w" * 200
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
@@ -19,7 +19,7 @@ def shown(client, size, *keys, steps=None):
     """The screen's lines after these keys. `steps`: a coroutine to run instead, with the app and the pilot."""
 
     async def run():
-        app = Top(client, look(client), 3600)
+        app = Top(client, Looker(client).look(), 3600)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             if steps is not None:
@@ -91,10 +91,10 @@ def test_the_cursor_stays_with_its_grant():
     client = Answering(grants=[grant(f"g-{name}", created_ns=name, used_milli=name) for name in range(1, 40)])
 
     async def steps(app, pilot):
-        await pilot.press("down", "down")
-        assert app.grants.current.id == "g-3"
-        await pilot.press("s", "s", "s", "s")  # GOT, most first
         assert (app.grants.sorted_by, app.grants.down, app.grants.rows[0].id) == ("GOT", True, "g-39")
+        await pilot.press("i")
+        assert app.grants.current.id == "g-1"  # the top line stays the cursor's
+        await pilot.press("down", "down", "i")
         assert app.grants.current.id == "g-3"
         await pilot.pause()
         assert any(line.startswith("g-3 ") for line in screen(app))
@@ -138,7 +138,7 @@ def test_a_key_is_about_the_grant_that_is_looked_at():
         await asked("down")
         await asked("enter")
         del client.rows["grants"][1]  # the grant ends while its receipts are read
-        app._picture = app._model.look(look(client))
+        app._picture = app._model.look(Looker(client).look())
         app._show()
         await asked()
         await asked("escape")
@@ -173,12 +173,12 @@ def test_what_did_not_change_is_not_drawn_again(monkeypatch):
         real = sheet._strip
         monkeypatch.setattr(sheet, "_strip", lambda line, *more: drawn.append(line[0][0][:3]) or real(line, *more))
         for _ in range(200):  # until the histories are full of the same
-            app._picture = app._model.look(look(client))
+            app._picture = app._model.look(Looker(client).look())
         app._show()
         await pilot.pause()
         drawn.clear()
         client.rows["grants"][3]["devices"][0]["waited_milli"] = 70
-        app._picture = app._model.look(look(client))
+        app._picture = app._model.look(Looker(client).look())
         app._show()
         await pilot.pause()
         return [name for name in drawn if name.startswith("g-")]
@@ -188,6 +188,6 @@ def test_what_did_not_change_is_not_drawn_again(monkeypatch):
 
 def test_looks_are_apart_without_colours():
     assert {name for name, look in styles.STYLES.items() if look.color} == {
-        *("guaranteed", "borrowed", "switching", "history", "warning")
+        *("guaranteed", "borrowed", "switching", "history", "memory", "warning")
     }
     assert styles.STYLES["warning"].without_color != Style()
