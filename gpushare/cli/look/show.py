@@ -15,7 +15,9 @@ INTERVAL_SECONDS = 2.0
 _REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves the cursor home and clears the screen."""
-_NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
+_NO_VIEW = (
+    "the whole-screen view needs Textual: pip install 'gpushare-node[tui]'; --plain is this table without this line"
+)
 
 
 class DevicesCommand(Command):

@@ -239,7 +239,7 @@ def test_in_a_terminal_without_a_whole_screen(daemon):
         # Without Textual, it says how to install it.
         hidden = "import sys; sys.modules['textual'] = None; from gpushare.cli.main import main; main(sys.argv[1:])"
         terminal_.types(f"clear; {shlex.quote(sys.executable)} -c {shlex.quote(hidden)} top --count 1; echo third $?")
-        terminal_.shows("third 0", "pip install 'gpushare[tui]'", grant, "HEALTH")
+        terminal_.shows("third 0", "pip install 'gpushare-node[tui]'", grant, "HEALTH")
 
 
 @pytest.mark.slow
