@@ -63,7 +63,7 @@ test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified
 
 test-ray: $(VENV)/.ready-test build build/ray/.ready ## real Ray on the simulated device
 	$(BIN)/python -m pip wheel -qq --no-build-isolation --no-deps --wheel-dir build/ray/wheel .
-	build/ray/bin/python -m pip install -qq --no-deps --force-reinstall build/ray/wheel/gpushare-*.whl
+	build/ray/bin/python -m pip install -qq --no-deps --force-reinstall build/ray/wheel/gpushare_node-*.whl
 	GPUSHARE_RAY_PYTHON=$(abspath build/ray/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" tests/ray
 
 check: $(VENV)/.ready-test build tree-address tree-thread ## linters, types, import rules, warnings as errors, sanitizers

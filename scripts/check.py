@@ -38,6 +38,11 @@ WITH_THE_VERSION = (
 PROSE_WIDTH = 100
 """Of the lines of the root's pages and of docs/, except tables, code and comments."""
 FRAGMENT = re.compile(r"(?:\+[\w-]+|\d+)\.(?:security|added|changed|removed|fixed)\.md|README\.md")
+# On PyPI `gpushare` is somebody else's: as something for pip to fetch, or with one of our extras.
+FETCHED = re.compile(
+    r"\bpip3?\b[^`&;|]*?\b(?:install|download|wheel)\b[^`&;|,]*?(?<![\w./-])gpushare(?![\w./-])"
+    r"|\bgpushare\[(?:kubernetes|nomad|tui)\b"
+)
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 FILES_MAX = 20  # in a folder of these, besides its rooms
@@ -133,6 +138,20 @@ def other_versions() -> list[str]:
     ]
 
 
+def foreign_installs() -> list[str]:
+    """Lines that have pip fetch somebody else's gpushare, and another name of ours than pyproject.toml's."""
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
+    found = []
+    for path in tracked():
+        if path.suffix not in (".c", ".h", ".svg") and path != Path(__file__).resolve():
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if FETCHED.search(line):
+                    found.append(f"{path.relative_to(ROOT)}:{number} names gpushare to pip: {name} is ours")
+    if f'DISTRIBUTION = "{name}"\n' not in (ROOT / "gpushare/__init__.py").read_text():
+        found.append(f"gpushare/__init__.py: DISTRIBUTION is not {name}, as in pyproject.toml")
+    return found
+
+
 def crowded(paths: Iterable[Path]) -> list[str]:
     """Folders with too many files. `paths`: of files, from the root of the tree."""
     names = [path for path in paths if path.parts[0] in CAPPED and path.name != "__init__.py"]
@@ -146,6 +165,7 @@ def crowded(paths: Iterable[Path]) -> list[str]:
 
 def problems() -> list[str]:
     found = lost_names() + wide_prose() + misnamed_fragments() + unlike_editorconfig() + other_versions()
+    found += foreign_installs()
     found += crowded(path.relative_to(ROOT) for path in tracked())
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()

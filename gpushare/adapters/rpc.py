@@ -1,7 +1,7 @@
 """gRPC over unix sockets, with messages of gpushare/adapters/messages.py.
 
 A server and a client for the protocols of engines and schedulers. A service is defined by its full name and methods;
-messages are dicts, so no code is generated. Needs grpcio (`pip install gpushare[kubernetes]`).
+messages are dicts, so no code is generated. Needs grpcio, which the extras `kubernetes` and `nomad` bring.
 """
 
 import contextlib

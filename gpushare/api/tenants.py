@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from gpushare.api.share import IdleAfter
 from gpushare.api.types import SIZE, SIZE_MAX, Placement, Quantity, number_text
@@ -52,6 +52,24 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     source: Source = FILE
 
 
+class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """The body of PATCH, a JSON merge patch (RFC 7396) of TenantPolicy: what it names is changed, null makes that as if
+    it had never been set, and all else stays. `source`: who asks; of a new tenant, who has set it."""
+
+    parent: TenantName | UnsetType | None = UNSET
+    time: NodeTimeMilli | NodeTimeText | UnsetType | None = UNSET
+    memory: NodeMemorySize | NodeMemoryText | UnsetType | None = UNSET
+    time_limit: NodeTimeMilli | NodeTimeText | UnsetType | None = UNSET
+    weight: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1_000_000})] | UnsetType | None = UNSET
+    tier: Annotated[int, Meta(extra_json_schema={"minimum": -1000, "maximum": 1000})] | UnsetType | None = UNSET
+    users: list[AccountNumber | Account] | UnsetType | None = UNSET
+    groups: list[AccountNumber | Account] | UnsetType | None = UNSET
+    placement: Placement | UnsetType | None = UNSET
+    host_memory: NodeMemorySize | NodeMemoryText | UnsetType | None = UNSET
+    idle_after_seconds: IdleAfter | UnsetType | None = UNSET
+    source: Source = FILE
+
+
 class TenantNow(Struct, kw_only=True):
     """How a tenant, with all tenants below it, stood over the last second, in milli of the node. `demand_milli`: what
     their working grants could use. `entitlement_milli`: what they should get. `borrowed_milli`: used beyond their
@@ -95,6 +113,24 @@ class Tenant(Struct, kw_only=True):
     placement: Placement = "spread"
     host_memory: int | None = None
     idle_after_seconds: float = 0
+
+
+class Accounts(Struct, kw_only=True):
+    """Names of users and of groups."""
+
+    users: list[str]
+    groups: list[str]
+
+
+class TenantChange(Struct, kw_only=True):
+    """The answer to PATCH. `before`: the policy that was in force; null: there was no such entry. `after`: the one that
+    is in force now. Both have time in milli and memory in bytes. `unknown`: names in the patch that the node's user
+    database does not have, so that they match nobody; null: it did not answer in time."""
+
+    tenant: Tenant
+    after: TenantPolicy
+    before: TenantPolicy | None = None
+    unknown: Accounts | None = None
 
 
 class Tenants(Struct, kw_only=True):

@@ -152,6 +152,11 @@ class Verbs:
         """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
         return self.call("PUT", f"/v1/tenants/{segment(name)}", policy)
 
+    def change_tenant(self, name: str, patch: dict[str, Any]) -> Any:
+        """Changes what `patch` (a TenantPatch) names of a tenant's policy, or makes the tenant. The TenantChange. For
+        root only."""
+        return self.call("PATCH", f"/v1/tenants/{segment(name)}", patch)
+
     def remove_tenant(self, name: str, source: str = "") -> Any:
         """Removes a tenant. Raises RefusedError where it has grants, tenants below it, or another `source`. For root
         only."""

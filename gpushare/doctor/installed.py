@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare import __version__, paths
+from gpushare import DISTRIBUTION, __version__, paths
 from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.engines import files
 from gpushare.errors import FailedError
@@ -82,7 +82,7 @@ def _parts() -> Iterator[Finding]:
 def _unlike_record() -> list[str]:
     """Native parts that differ from the wheel's record; empty if no wheel was installed, as in a source tree."""
     try:
-        listed = importlib.metadata.distribution("gpushare").files or []
+        listed = importlib.metadata.distribution(DISTRIBUTION).files or []
     except importlib.metadata.PackageNotFoundError:
         return []
     found = []

@@ -43,6 +43,8 @@ class Reader:
                 return _edited(self._config, job)
             case messages.Member():
                 return messages.Found(text="1" if lookups.is_member(job.uid, job.gid, job.users, job.groups) else "")
+            case messages.Names():
+                return messages.Unknown(*lookups.unknown(job.users, job.groups))
             case messages.Command():
                 return messages.Found(text=lookups.command(job.pid))
 

@@ -42,6 +42,11 @@ def _gid(name: int | str) -> int | None:
         return None
 
 
+def unknown(users: Sequence[str], groups: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of the names that no user has, and those that no group has."""
+    return [name for name in users if _uid(name) is None], [name for name in groups if _gid(name) is None]
+
+
 _READ_MAX = 1024
 _SHOWN_MAX = 200
 

@@ -68,6 +68,20 @@ class Member(Struct, tag=True, kw_only=True):
     groups: list[int | str]
 
 
+class Names(Struct, tag=True, kw_only=True):
+    """Arguments of lookups.unknown. Answer: Unknown."""
+
+    users: list[str]
+    groups: list[str]
+
+
+class Unknown(Struct, tag=True):
+    """Names that the user database does not have."""
+
+    users: list[str]
+    groups: list[str]
+
+
 class Command(Struct, tag=True, kw_only=True):
     """A process whose command line is wanted. Answer: Found."""
 
@@ -87,5 +101,5 @@ class Refused(Struct, tag=True, kw_only=True):
     line: str
 
 
-Job: TypeAlias = Config | Edit | Member | Command
-Answer: TypeAlias = Asks | Edited | Found | Refused
+Job: TypeAlias = Config | Edit | Member | Names | Command
+Answer: TypeAlias = Asks | Edited | Found | Unknown | Refused

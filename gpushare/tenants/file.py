@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpushare.api.tenants import TENANT_NAME, TenantPolicy
+from gpushare.api.tenants import TENANT_NAME, TenantPatch, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.text import toml
 from gpushare.text.units import format_time, parse_node_time, parse_size
@@ -110,6 +110,19 @@ def _place(file: toml.File, name: str, message: str) -> str:
     return file.place("tenants", name, *(key for _, key in sorted(found)[:1]))
 
 
+def patched(path: Path, name: str, patch: TenantPatch) -> tuple[TenantPolicy | None, TenantPolicy]:
+    """A tenant's policy as the file has it now, None where it has none, and as the patch makes it. Raises UsageError
+    for a file that was broken by hand."""
+    try:
+        written = read(path).by_name.get(name)
+    except UsageError as error:
+        raise _broken(path, error) from None
+    values = {**msgspec.to_builtins(written or TenantPolicy(source=patch.source)), **msgspec.to_builtins(patch)}
+    if written is not None:
+        values["source"] = written.source
+    return written, msgspec.convert({key: one for key, one in values.items() if one is not None}, TenantPolicy)
+
+
 def write(
     path: Path, name: str, policy: TenantPolicy | None, check: Callable[[Mapping[str, TenantPolicy]], object]
 ) -> None:
@@ -128,8 +141,7 @@ def write(
     except RefusedError as error:
         raise RefusedError(f"{path} was changed by hand: {error}, there or here, nothing was changed") from None
     except (UsageError, ValueError) as error:
-        message = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
-        raise UsageError(f"{message}: mend it first, nothing was changed") from None
+        raise _broken(path, error) from None
     wanted = dict(now.file.values.get("tenants", {})) if now.file is not None else {}
     wanted.pop(name, None)
     if policy is not None:
@@ -152,6 +164,11 @@ def write(
         temporary.replace(path)
     except OSError as error:
         raise FailedError(f"{path} cannot be written ({error.strerror}): nothing was changed") from None
+
+
+def _broken(path: Path, error: Exception) -> UsageError:
+    message = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
+    return UsageError(f"{message}: mend it first, nothing was changed")
 
 
 def _change(document: Any, name: str, values: Mapping[str, Any] | None) -> None:

@@ -123,6 +123,24 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
     )
 
 
+def policy_of(tenant: Tenant, capacity_time: int) -> TenantPolicy:
+    """The policy that `parse` makes this tenant of, with time in milli and memory in bytes."""
+    return TenantPolicy(
+        parent=tenant.parent,
+        time=tenant.time,
+        memory=tenant.memory,
+        time_limit=tenant.time_limit if tenant.time_limit != capacity_time else None,
+        weight=tenant.weight,
+        tier=tenant.tier,
+        users=[*tenant.users],
+        groups=[*tenant.groups],
+        placement=tenant.placement,
+        host_memory=tenant.host_memory,
+        idle_after_seconds=tenant.idle_after_ns / 1e9 if tenant.idle_after_ns is not None else None,
+        source=tenant.source,
+    )
+
+
 def _idle_after(tenant: str, seconds: float | None) -> int | None:
     if seconds is None:
         return None

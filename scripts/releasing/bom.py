@@ -17,7 +17,7 @@ from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from releasing.common import Arch, epoch, run
+from releasing.common import Arch, epoch, project, run
 from releasing.libraries import Library
 
 # What the linker puts into the static programs of hooks/: archive, name, licence.
@@ -132,10 +132,10 @@ def of_wheel(version: str, tag: str, files: Mapping[str, bytes], libraries: list
     """The bill of a wheel. `files`: its compiled parts."""
     subject = Component(
         type=ComponentType.APPLICATION,
-        name="gpushare",
+        name=project()["name"],
         version=version,
-        bom_ref="gpushare",
-        purl=PackageURL("pypi", name="gpushare", version=version, qualifiers={"tag": tag}),
+        bom_ref=project()["name"],
+        purl=PackageURL("pypi", name=project()["name"], version=version, qualifiers={"tag": tag}),
         licenses=[LicenseFactory().make_from_string("Apache-2.0")],
     )
     return _of(subject, files, libraries, arch)

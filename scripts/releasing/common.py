@@ -53,6 +53,11 @@ def project(root: Path = ROOT) -> dict:
         return tomllib.load(file)["project"]
 
 
+def distribution() -> str:
+    """The distribution's name, as it is in the names of its files."""
+    return project()["name"].replace("-", "_")
+
+
 @functools.cache
 def epoch() -> int:
     """The time of everything in a release, in seconds since 1970: SOURCE_DATE_EPOCH, else the last commit's time."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from releasing import bom
-from releasing.common import ROOT, Arch, epoch, run
+from releasing.common import ROOT, Arch, distribution, epoch, run
 from releasing.libraries import fetched
 
 PLATFORM = "manylinux_2_34"
@@ -33,7 +33,7 @@ def source_distribution(root: Path, into: Path) -> Path:
     """Builds the source distribution; returns the archive, from which the wheel is then built."""
     into.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", into, root)
-    [made] = into.glob("gpushare-*.tar.gz")
+    [made] = into.glob(f"{distribution()}-*.tar.gz")
     return made
 
 
@@ -81,7 +81,7 @@ def finished(raw: Path, arch: Arch, into: Path) -> Path:
     files[f"{info}/sboms/gpushare.cdx.json"] = bill
     del files[f"{info}/RECORD"]
     into.mkdir(parents=True, exist_ok=True)
-    wheel = into / f"gpushare-{metadata['Version']}-{tag}.whl"
+    wheel = into / f"{distribution()}-{metadata['Version']}-{tag}.whl"
     pack(wheel, files, {name for name, mode in modes.items() if mode & 0o111}, f"{info}/RECORD")
     wheel.with_name(f"{wheel.name}.cdx.json").write_bytes(bill)
     return wheel

@@ -47,7 +47,7 @@ def test_the_wheel_is_what_its_name_states(wheel):
     with zipfile.ZipFile(wheel) as files:
         named = {name: files.read(name) for name in files.namelist()}
         runs = {entry.filename for entry in files.infolist() if entry.external_attr >> 16 & 0o111}
-    info = f"gpushare-{releases.VERSION}.dist-info"
+    info = releases.metadata()
     assert f"Tag: {wheel.stem.split('-', 2)[2]}\n" in named[f"{info}/WHEEL"].decode()
     listed = {name: (digest, size) for name, digest, size in csv.reader(named[f"{info}/RECORD"].decode().splitlines())}
     assert listed.keys() == named.keys()
@@ -71,7 +71,7 @@ def test_a_tag_that_claims_too_much_is_refused(wheel, tmp_path):
 
 def test_its_bill_of_materials_is_valid_and_complete(wheel):
     with zipfile.ZipFile(wheel) as files:
-        text = files.read(f"gpushare-{releases.VERSION}.dist-info/sboms/gpushare.cdx.json").decode()
+        text = files.read(f"{releases.metadata()}/sboms/gpushare.cdx.json").decode()
         compiled = {name: data for name in files.namelist() if (data := files.read(name))[:4] == b"\x7fELF"}
     assert text == wheel.with_name(f"{wheel.name}.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

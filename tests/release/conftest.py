@@ -89,11 +89,11 @@ def before(say: Say) -> Before:
         version = releases.project(tree)["version"]
         say(f"{name}: {version}, of {earlier}")
         package = releases.package_of(tree)
-        wheel = [*(tree / "build").glob("deb/*/gpushare-*.whl")]
+        wheel = [*(tree / "build").glob("deb/*/gpushare*.whl")]
         if not wheel:  # an older scripts/deb kept no wheel
             pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation"]
             subprocess.run([*pip, "--wheel-dir", tree / "dist", tree], check=True)
-            wheel = [*(tree / "dist").glob("gpushare-*.whl")]
+            wheel = [*(tree / "dist").glob("gpushare*.whl")]
         return wheel[0], package
 
     return make

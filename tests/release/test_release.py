@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from machine import debianroots, releases
 from machine.bootedroot import booted
 from machine.emulated import emulated
-from releasing.common import arch_of
+from releasing.common import arch_of, distribution
 from releasing.libraries import fetched
 from releasing.wheels import contents
 
@@ -67,9 +67,9 @@ def first_difference(one: Path, other: Path) -> str:
 def test_everything_is_there_and_sums_are_right(dist, say):
     version = releases.VERSION
     tags = [f"cp311-abi3-manylinux_2_34_{machine}" for machine in ("x86_64", "aarch64")]
-    made = [f"gpushare-{version}-{tag}.whl" for tag in tags]
+    made = [f"{distribution()}-{version}-{tag}.whl" for tag in tags]
     made += [f"gpushare_{version}_{arch}.deb" for arch in ("amd64", "arm64")]
-    expected = {f"gpushare-{version}.tar.gz", "SHA256SUMS", *made, *(f"{name}.cdx.json" for name in made)}
+    expected = {f"{distribution()}-{version}.tar.gz", "SHA256SUMS", *made, *(f"{name}.cdx.json" for name in made)}
     assert {path.name for path in dist.iterdir()} == expected
     check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     sums = subprocess.run(check, cwd=dist, capture_output=True, check=False)
@@ -119,7 +119,7 @@ def test_the_packages_bill_of_materials_lists_what_it_ships(dist, arch, tmp_path
     machine = {subprocess.run(["readelf", "-h", tmp_path / name[1:]], capture_output=True, text=True, check=True)
                .stdout.split("Machine:")[1].split("\n")[0].strip() for name in files}  # fmt: skip
     assert machine == {{"amd64": "Advanced Micro Devices X86-64", "arm64": "AArch64"}[arch]}
-    shipped = {path.name.split("-")[0] for path in tmp_path.rglob("*.dist-info")} - {"gpushare"}
+    shipped = {path.name.split("-")[0] for path in tmp_path.rglob("*.dist-info")} - {distribution()}
     listed = {part["name"].replace("-", "_"): part["version"] for part in bill if part["type"] == "library"}
     assert shipped == listed.keys() - {"glibc", "libgcc"}
 
@@ -135,7 +135,7 @@ apt-get -qq update
 BY_PIP = """\
 apt-get -qq install -y --no-install-recommends python3-venv runc >/dev/null
 python3 -m venv /opt/gpushare
-/opt/gpushare/bin/pip --disable-pip-version-check install --quiet /mnt/gpushare-*.whl
+/opt/gpushare/bin/pip --disable-pip-version-check install --quiet /mnt/gpushare_node-*.whl
 /opt/gpushare/bin/gpushare --version
 for run in 1 2 3; do /opt/gpushare/bin/gpushare demo || true; done
 """
@@ -283,7 +283,7 @@ ON_ARM = (
 echo "== $(uname -m), $(dpkg --print-architecture)"
 apt-get -qq install -y --no-install-recommends python3-venv >/dev/null
 python3 -m venv /opt/gpushare
-/opt/gpushare/bin/pip --disable-pip-version-check install --quiet --no-index --find-links /mnt /mnt/gpushare-*.whl
+/opt/gpushare/bin/pip --disable-pip-version-check install --quiet --no-index --find-links /mnt /mnt/gpushare_node-*.whl
 export PATH=/opt/gpushare/bin:$PATH
 USES
 echo == package

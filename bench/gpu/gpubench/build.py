@@ -65,7 +65,7 @@ def gpushare(args: argparse.Namespace, work: Path) -> list[Path]:
     paths: list[Path] = []
     if not args.installed:
         wheels = args.wheels or (ROOT / "wheels" if (ROOT / "wheels").is_dir() else None)
-        source = "gpushare" if wheels and any(wheels.glob("gpushare-*.whl")) else str(ROOT)
+        source = "gpushare-node" if wheels and any(wheels.glob("gpushare_node-*.whl")) else str(ROOT)
         packages = ["--no-index", f"--find-links={wheels}"] if wheels else ["--no-deps", "--no-build-isolation"]
         settings = [f"build-dir={work / 'build'}", "cmake.define.GPUSHARE_WERROR=OFF"]
         options = [*packages, *(f"--config-settings={setting}" for setting in settings)]

@@ -5,9 +5,10 @@ import signal
 from pathlib import Path
 
 from gpushare.adapters.deviceplugin import RESOURCE
+from gpushare.cli.adapters import extra
 from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
-from gpushare.errors import FailedError, UsageError
+from gpushare.errors import UsageError
 
 KUBELET = Path("/var/lib/kubelet")
 SLOTS = 10
@@ -44,7 +45,7 @@ class DevicePluginAdapter(Command):
             from gpushare.adapters.deviceplugin.plugin import DevicePlugin, Options
             from gpushare.adapters.deviceplugin.slots import SLOTS_MAX, Sizes
         except ImportError as error:
-            raise FailedError(f"a library is missing ({error}): install gpushare[kubernetes]") from None
+            raise extra.missing(error, "kubernetes") from None
         if not 1 <= args.slots <= SLOTS_MAX:
             raise UsageError(f"--slots {args.slots}: give 1 to {SLOTS_MAX}")
         if args.sizes == "annotations" and args.tenant:

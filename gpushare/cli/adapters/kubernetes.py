@@ -5,9 +5,10 @@ import os
 import signal
 from pathlib import Path
 
+from gpushare.cli.adapters import extra
 from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
-from gpushare.errors import FailedError, UsageError
+from gpushare.errors import UsageError
 
 KUBELET = Path("/var/lib/kubelet")
 
@@ -33,7 +34,7 @@ class KubernetesAdapter(Command):
             from gpushare.adapters.kubernetes.cluster import Cluster
             from gpushare.adapters.kubernetes.driver import Driver
         except ImportError as error:
-            raise FailedError(f"{error.name} is missing: install gpushare[kubernetes]") from None
+            raise extra.missing(error, "kubernetes") from None
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         driver = Driver(client(args), Cluster(args.kubeconfig), args.node, args.kubelet_dir)
         signal.signal(signal.SIGTERM, lambda *_: driver.stop())

@@ -4,8 +4,8 @@ import argparse
 import signal
 import sys
 
+from gpushare.cli.adapters import extra
 from gpushare.cli.command import Command
-from gpushare.errors import FailedError
 
 
 class NomadAdapter(Command):
@@ -20,7 +20,7 @@ class NomadAdapter(Command):
         try:
             from gpushare.adapters.nomad.plugin import Plugin, serve
         except ImportError as error:
-            raise FailedError(f"a library is missing ({error}): install gpushare[nomad]") from None
+            raise extra.missing(error, "nomad") from None
 
         class Lines(logging.Formatter):
             """Formats log records as Nomad's agent reads them from a plugin."""

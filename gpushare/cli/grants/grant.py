@@ -98,11 +98,11 @@ def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
     )
 
 
-def add_placement(parser: Parser, otherwise: str) -> None:
-    """Adds `--placement`. `otherwise`: what holds without it."""
+def add_placement(parser: Parser, otherwise: str, *more: str) -> None:
+    """Adds `--placement`. `otherwise`: what holds without it. `more`: what it may be as well."""
     parser.add_argument(
         "--placement",
-        choices=("spread", "pack"),
+        choices=("spread", "pack", *more),
         help="which device a single share gets of those where it fits: the one with most free (spread), or the one that"
         f" it leaves least of (pack) ({otherwise})",
     )

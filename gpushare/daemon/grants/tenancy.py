@@ -1,6 +1,7 @@
 """Changes of tenants: by administrators, and in the file that they write by hand."""
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -38,6 +39,23 @@ class Tenancy:
         """Makes a tenant or replaces its policy. Raises UsageError or RefusedError for what cannot be promised."""
         before = self.by_name()
         self._state.tenants.set(name, policy)
+        return self._set(name, before)
+
+    async def change(self, name: str, patch: tenant_types.TenantPatch) -> tenant_types.TenantChange:
+        """Changes what the patch names, or makes the tenant. Raises UsageError or RefusedError."""
+        before, changes = self.by_name(), self._state.tenants.changes
+        was, now = self._state.tenants.change(name, patch)
+        is_changed = self._state.tenants.changes != changes
+        shown = self._set(name, before) if is_changed else view.tenant_view(name, self._state)
+        try:
+            unknown = await self._lookups.unknown(*map(_names, (patch.users, patch.groups)))
+        except GpushareError as error:
+            log.info("tenant %s: %s", name, error)
+            unknown = None
+        return tenant_types.TenantChange(tenant=shown, before=was, after=now, unknown=unknown)
+
+    def _set(self, name: str, before: _ByName) -> tenant_types.Tenant:
+        """Lets a tenant's new policy take effect. `before`: all tenants as they were."""
         self._serving.refresh_shares()
         shown = view.tenant_view(name, self._state)
         self._state.watch.publish("tenant", "changed" if name in before else "added", lambda _: shown)
@@ -80,6 +98,11 @@ class Tenancy:
                 continue
             name: Name = "QuotaDegraded" if tenant.degraded else "QuotaRestored" if old.degraded else ""
             self._state.watch.publish("tenant", "changed", lambda _, shown=tenant: shown, name)  # type: ignore[misc]
+
+
+def _names(given: Sequence[int | str] | msgspec.UnsetType | None) -> list[str]:
+    """Those that are names: a number need not have an account."""
+    return [one for one in given or () if isinstance(one, str)]
 
 
 def _policy(tenant: tenant_types.Tenant | None) -> dict[str, object]:

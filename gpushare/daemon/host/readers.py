@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gpushare.api.tenants import Accounts
 from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.processes import helper
@@ -27,7 +28,7 @@ _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it
 # started.
 _STUCK_MAX = 8
 
-_Wanted = TypeVar("_Wanted", messages.Asks, messages.Edited, messages.Found)
+_Wanted = TypeVar("_Wanted", messages.Asks, messages.Edited, messages.Found, messages.Unknown)
 
 
 class _Worker:
@@ -189,6 +190,16 @@ class Readers:
         what = f"what the user database has of uid {uid}"
         async with self._worker(what) as worker:
             return bool((await worker.do(who, messages.Found, what)).text)
+
+    async def unknown(self, users: Sequence[str], groups: Sequence[str]) -> Accounts:
+        """As lookups.unknown. Raises FailedError when the user database takes long."""
+        if not users and not groups:
+            return Accounts(users=[], groups=[])
+        what = "whether the user database has these names"
+        async with self._worker(what) as worker:
+            asked = messages.Names(users=list(users), groups=list(groups))
+            found = await worker.do(asked, messages.Unknown, what)
+            return Accounts(users=found.users, groups=found.groups)
 
     async def command(self, pid: int) -> str:
         """As lookups.command. Raises FailedError when that takes long."""

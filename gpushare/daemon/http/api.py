@@ -22,7 +22,8 @@ from gpushare.daemon.grants.gang_parts import PartRecord
 from gpushare.daemon.http import debug, metrics, openapi, slowness
 from gpushare.daemon.http import requests as http
 from gpushare.daemon.http.reception import Connection, Turns
-from gpushare.daemon.http.routes import ROUTES, Route
+from gpushare.daemon.http.route import Route
+from gpushare.daemon.http.routes import ROUTES
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
@@ -210,6 +211,10 @@ class Api:
     async def set_tenant(self, request: web.Request) -> web.Response:
         policy = http.decoded(request, tenant_types.TenantPolicy)
         return http.json_answer(self._context.tenancy.set(request.match_info["name"], policy))
+
+    async def change_tenant(self, request: web.Request) -> web.Response:
+        patch = http.decoded(request, tenant_types.TenantPatch)
+        return http.json_answer(await self._context.tenancy.change(request.match_info["name"], patch))
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

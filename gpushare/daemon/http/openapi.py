@@ -8,7 +8,8 @@ import msgspec
 
 from gpushare import __version__
 from gpushare.api import types
-from gpushare.daemon.http.routes import ROUTES, Route
+from gpushare.daemon.http.route import Route
+from gpushare.daemon.http.routes import ROUTES
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, UnreachableError, UsageError
 
 _TEMPLATE = "#/components/schemas/{name}"

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.http.reception import Connection, refusal
-from gpushare.daemon.http.routes import Route
+from gpushare.daemon.http.route import Route
 from gpushare.errors import FailedError, GpushareError, MethodError, NotFoundError, UsageError
 
 BODY = web.RequestKey("body", bytearray)

@@ -1,8 +1,7 @@
 """The table of all calls of the node API: the server registers it, the OpenAPI document is made from it."""
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 from gpushare.api import debug as debug_types
 from gpushare.api import engines, types
@@ -15,43 +14,11 @@ from gpushare.api import residency as residency_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
-from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
-
-BODY_MAX = 64 << 10
-_TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
-CONFIG_MAX = 16 << 20
-"""For what engines send: a config.json with thousands of mounts is below 1 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """`handler`: method of api.Api. `query`: name -> JSON schema; a `required` name must be present. `repeated`: status
-    of the same answer to a repeated call. `root`: only root may call it. `body_max`: bytes. `light`: waits for no turn,
-    so that it answers however much others ask for. `stream`: its answer does not end. A tuple as `body` or `answer`:
-    one of these. `refusals`: in addition to those that every call can have. `name`: JSON schema of the name in its
-    path."""
-
-    method: str
-    path: str
-    handler: str
-    summary: str
-    body: Any = None
-    answer: Any = None
-    status: int = 200
-    repeated: int | None = None
-    media: str = "application/json"
-    query: dict[str, dict[str, Any]] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
-    root: bool = False
-    body_max: int = BODY_MAX
-    light: bool = False
-    stream: bool = False
-    refusals: tuple[type[GpushareError], ...] = ()
-    name: dict[str, Any] = field(default_factory=lambda: _TEXT)
-
+from gpushare.daemon.http.route import CONFIG_MAX, TEXT, Route
+from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, NotFoundError, RefusedError
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
-_GRANT = {"grant": _TEXT}
+_GRANT = {"grant": TEXT}
 _EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
 _OWNED = (NotFoundError, ForbiddenError, RefusedError)
 _DECISION = (NotFoundError, ForbiddenError, RefusedError, GoneError)
@@ -73,6 +40,17 @@ ROUTES = (
         name={"type": "string", "pattern": tenant_types.TENANT_NAME},
     ),
     Route(
+        "PATCH",
+        "/v1/tenants/{name}",
+        "change_tenant",
+        "Change what the body names of a tenant's quota, or make the tenant (root)",
+        body=tenant_types.TenantPatch,
+        answer=tenant_types.TenantChange,
+        root=True,
+        refusals=(RefusedError,),
+        name={"type": "string", "pattern": tenant_types.TENANT_NAME},
+    ),
+    Route(
         "DELETE",
         "/v1/tenants/{name}",
         "remove_tenant",
@@ -88,14 +66,14 @@ ROUTES = (
         "grants",
         "Living grants; ended=1: also the latest that have ended; key_prefix: only those whose key begins with it",
         answer=types.Grants,
-        query={"ended": _NUMBER, "key_prefix": _TEXT},
+        query={"ended": _NUMBER, "key_prefix": TEXT},
     ),
     Route(
         "POST",
         "/v1/grants",
         "create_grant",
         "Reserve a share; idempotent on key. 409 on_loan, making_room: repeat it; asker tells equal requests apart",
-        query={"asker": _TEXT},
+        query={"asker": TEXT},
         body=types.GrantRequest,
         answer=types.Grant,
         status=201,
@@ -182,7 +160,7 @@ ROUTES = (
         "/v1/gangs/{gang}/prepare",
         "prepare_gang",
         "Reserve room for a part of a gang until it is committed, is aborted or expires; idempotent",
-        query={"asker": _TEXT},
+        query={"asker": TEXT},
         body=gang_types.GangPrepare,
         answer=gang_types.GangPart,
         status=201,
@@ -308,9 +286,9 @@ ROUTES = (
             "after": _NUMBER,
             "epoch": _NUMBER,
             "limit": _NUMBER,
-            "grant": _TEXT,
-            "tenant": _TEXT,
-            "device": _TEXT,
+            "grant": TEXT,
+            "tenant": TEXT,
+            "device": TEXT,
             "kind": _EVENT_KIND,
         },
         refusals=(
@@ -352,7 +330,7 @@ ROUTES = (
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
             "since": _NUMBER,
             "until": _NUMBER,
-            "tenant": _TEXT,
+            "tenant": TEXT,
         },
     ),
     Route(

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from gpushare.api import tenants as types
-from gpushare.api.tenants import TenantPolicy
+from gpushare.api.tenants import TenantPatch, TenantPolicy
 from gpushare.daemon.host.peer import Peer
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.policy.grants import admission
@@ -183,6 +183,22 @@ class Tenants:
         self._take(changed)
         self.changes += 1
         return tenant
+
+    def change(self, name: str, patch: TenantPatch) -> tuple[TenantPolicy | None, TenantPolicy]:
+        """Changes what the patch names, of the tenant as the file has it, or makes it. Returns the policy that was in
+        force, None where there was no such entry, and the one that is now. Raises UsageError or RefusedError."""
+        self._check_owner(file.check_name(name), quotas.check_source(name, patch.source))
+        before = self._found.get(name)
+        written, policy = file.patched(self._path, name, patch)
+        if before is not None and written is None:
+            raise RefusedError(
+                f"tenant {name} is in force, but gone from {self._path}: first have the daemon read it again (SIGHUP)"
+            )
+        tenant = quotas.parse(name, policy, self._capacity.time, self._capacity.smallest)
+        if (written, before) != (policy, tenant):
+            self.set(name, policy)
+        was = quotas.policy_of(before, self._capacity.time) if before is not None else None
+        return was, quotas.policy_of(tenant, self._capacity.time)
 
     def remove(self, name: str, source: str = types.FILE) -> None:
         """Removes it from the file. Raises NotFoundError, UsageError for a built-in one, or RefusedError where others

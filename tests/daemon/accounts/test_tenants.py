@@ -7,7 +7,7 @@ import pwd
 import pytest
 from run.waiting import until
 
-from gpushare.api.tenants import TenantPolicy
+from gpushare.api.tenants import TenantPatch, TenantPolicy
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
@@ -195,6 +195,30 @@ def test_a_change_next_to_one_by_hand_leaves_a_file_that_can_be_read(tmp_path):
             change()
         assert path.read_text() == text
     assert {tenant.name: tenant.time for tenant in tenants} == {"default": 1500, "a": 500, "p": 0}
+
+
+def test_only_what_is_named_changes_and_what_was_written_by_hand_stays(tmp_path):
+    path = tmp_path / "t.toml"
+    text = '# we\n[tenants.a]  # first\ntime = "50%"  # half\nusers = ["ada"]\nsource = "adapter:k"\n[tenants.b]\n'
+    tenants = load(path, text)
+    with pytest.raises(RefusedError, match="set by adapter:k, and file may not"):
+        tenants.change("a", TenantPatch(weight=3))
+    path.write_text(text.replace('"50%"', '"60%"'))
+    before, after = tenants.change("a", TenantPatch(weight=3, users=None, source="adapter:k"))
+    assert (before.time, before.users, after.time, after.users) == (500, ["ada"], 600, []), "what was in force"
+    assert path.read_text() == text.replace('"50%"', '"60%"').replace('users = ["ada"]\n', "").replace(
+        '"adapter:k"\n', '"adapter:k"\nweight = 3\n\n'
+    )
+    now = tenants.changes
+    assert tenants.change("a", TenantPatch(weight=3, source="adapter:k")) == (after, after)
+    assert tenants.changes == now
+    path.write_text("[tenants.b]\n")
+    with pytest.raises(RefusedError, match="in force, but gone from"):
+        tenants.change("a", TenantPatch(weight=4, source="adapter:k"))
+    path.write_text("[tenants.b]\ntime = [\n")
+    with pytest.raises(UsageError, match="mend it first"):
+        tenants.change("b", TenantPatch(weight=4))
+    assert {one.name: (one.time, one.weight) for one in tenants} == {"default": (1400, 1), "a": (600, 3), "b": (0, 1)}
 
 
 def test_more_than_there_is_is_refused(tmp_path):

@@ -51,7 +51,23 @@ def test_devices_and_sim_and_top(daemon):
 
 def test_tenant_verbs(daemon):
     done = daemon.cli("tenants", "set", "research", "--time", "75%", "--memory", "8GiB", "--users", "root,7", "--json")
-    assert json.loads(done.stdout)["guarantee"] == {"time": 750, "memory": 8 << 30}
+    made = json.loads(done.stdout)
+    assert (made["tenant"]["guarantee"], made["before"]) == ({"time": 750, "memory": 8 << 30}, None)
+    for given, said, warned in (
+        (["--groups", "root"], "research: groups none -> root\n", 0),
+        (["--time", "750", "--users", "root,7"], "research: nothing changes\n", 0),
+        (
+            ["--users", "eve7", "--time-limit", "100%"],
+            "research: time_limit none -> 100%\nresearch: users root,7 -> eve7\n",
+            1,
+        ),
+        (["--users", "none", "--groups", "none"], "research: users eve7 -> none\nresearch: groups root -> none\n", 0),
+        (["--time-limit", "none", "--placement", "none"], "research: time_limit 100% -> none\n", 0),
+    ):
+        done = daemon.cli_here("tenants", "set", "research", *given)
+        assert (done.returncode, done.stdout, done.stderr.count("no user eve7")) == (0, said, warned), given
+    assert "guaranteed\nroot alone may use other" in daemon.cli_here("tenants", "set", "other").stdout
+    assert daemon.cli_here("tenants", "remove", "other").returncode == 0
     listed = json.loads(daemon.cli_here("tenants", "list", "--json").stdout)["tenants"]
     assert [tenant["name"] for tenant in listed] == ["default", "research"]
     assert "research" in daemon.cli_here("tenants", "list").stdout

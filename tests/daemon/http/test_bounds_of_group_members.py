@@ -16,7 +16,8 @@ from run.waiting import until
 from gpushare.client import Client
 from gpushare.daemon.http import reception
 from gpushare.daemon.http.api import LARGE_AT_ONCE
-from gpushare.daemon.http.routes import BODY_MAX, CONFIG_MAX, ROUTES
+from gpushare.daemon.http.route import BODY_MAX, CONFIG_MAX
+from gpushare.daemon.http.routes import ROUTES
 from gpushare.errors import UnreachableError
 
 MIB = 1 << 20

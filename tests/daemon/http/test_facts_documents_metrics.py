@@ -109,6 +109,7 @@ def test_statuses_and_answers_of_calls_are_in_the_document(daemon, client):
         return json.loads(text or "null")
 
     call("PUT", "/v1/tenants/{name}", {"time": "10%"}, name="a")
+    call("PATCH", "/v1/tenants/{name}", {"users": ["nobody"]}, name="a")
     call("DELETE", "/v1/tenants/{name}", name="a")
     for _ in range(2):
         grant = call("POST", "/v1/grants", {"memory": GIB, "time": 100, "key": "k"})["id"]

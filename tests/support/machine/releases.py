@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from releasing import wheels  # noqa: E402 - the scripts are not a package
-from releasing.common import project, this_machine  # noqa: E402
+from releasing.common import distribution, project, this_machine  # noqa: E402
 
 VERSION = project()["version"]
 # Files that state a tree's version.
@@ -37,18 +37,24 @@ def wheel() -> Path:
     return wheels.wheel_of_tree(this_machine(), ROOT / "build" / "tested")
 
 
+def metadata(version: str = VERSION) -> str:
+    """The folder of the metadata in the wheel of a version."""
+    return f"{distribution()}-{version}.dist-info"
+
+
 def earlier(wheel: Path, into: Path, version: str) -> Path:
     """The same wheel under another version."""
     files = wheels.contents(wheel)
-    renamed = {name.replace(f"gpushare-{VERSION}.", f"gpushare-{version}."): data for name, data in files.items()}
-    info = f"gpushare-{version}.dist-info"
+    ours, theirs = (f"{distribution()}-{one}." for one in (VERSION, version))
+    renamed = {name.replace(ours, theirs): data for name, data in files.items()}
+    info = metadata(version)
     for name, answer in ((f"{info}/METADATA", "Version: {}"), ("gpushare/__init__.py", '__version__ = "{}"')):
         text = renamed[name].decode()
         assert answer.format(VERSION) in text
         renamed[name] = text.replace(answer.format(VERSION), answer.format(version)).encode()
     tag = wheel.stem.split("-", 2)[2]
     renamed[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
-    made = into / f"gpushare-{version}-{tag}.whl"
+    made = into / f"{distribution()}-{version}-{tag}.whl"
     programs = {name for name in renamed if re.search(r"/_lib/gpushare-[a-z]+$|\.py$", name)}
     wheels.pack(made, renamed, programs, f"{info}/RECORD")
     return made

@@ -29,3 +29,19 @@ def test_a_crowded_room_is_refused(check: ModuleType) -> None:
 
 def test_each_tree_that_is_capped_is_here(check: ModuleType) -> None:
     assert all(any((SCRIPT.parents[1] / tree).iterdir()) for tree in check.CAPPED)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_foreign"),
+    [
+        ("pip install NAME", True),
+        ("python3 -m pip --quiet install --upgrade 'NAME'", True),
+        ("# pip3 install msgspec NAME==0.1.0", True),
+        ("install NAME[kubernetes]", True),
+        ("pip install 'gpushare-node[kubernetes]'", False),
+        ("pip install dist/gpushare_node-*.whl && sudo gpushare install", False),
+        ("/opt/gpushare/bin/pip uninstall gpushare", False),
+    ],
+)
+def test_nobody_is_told_to_fetch_somebody_elses_package(check: ModuleType, line: str, is_foreign: bool) -> None:
+    assert bool(check.FETCHED.search(line.replace("NAME", "gpushare"))) is is_foreign
