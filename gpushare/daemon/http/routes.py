@@ -51,6 +51,7 @@ class Route:
 
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_NUMBERS = {"type": "string", "pattern": r"^[0-9]{1,19}(,[0-9]{1,19})*$"}
 _GRANT = {"grant": _TEXT}
 _EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
 _OWNED = (NotFoundError, ForbiddenError, RefusedError)
@@ -346,13 +347,15 @@ ROUTES = (
         "GET",
         "/v1/usage",
         "usage",
-        "Totals from the ledger, of the last 30 days or between two moments (ns)",
+        "Totals from the ledger, of the last 30 days or between two moments (ns); by period: of the periods that begin "
+        f"at cuts, at most {usage_types.CUTS_MAX} moments with commas between them, each after the one before",
         answer=usage_types.Usage,
         query={
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
             "since": _NUMBER,
             "until": _NUMBER,
             "tenant": _TEXT,
+            "cuts": _NUMBERS,
         },
     ),
     Route(
