@@ -5,14 +5,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-By = Literal["tenant", "grant", "device", "hour", "charge", "holder"]
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
 Unit = Literal["hour", "minute"]
 Each = Literal["node", "device"]
 
+CUTS_MAX = 366
+"""Most periods in a question: the days of a year. They fit in a request's line."""
+
 
 class UsageRow(Struct, kw_only=True):
-    """`begins_ns`: start of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device
-    time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum
+    """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`,
+    `scavenged_ns`: device time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum
     is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited without a
     lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all
     that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes
@@ -60,14 +63,23 @@ class DeviceTime(Struct, kw_only=True):
     idle_with_waiters_ns: int = 0
 
 
+class UsagePeriod(Struct, kw_only=True):
+    """What devices were used for in the period that begins at `begins_ns`."""
+
+    begins_ns: int
+    devices: DeviceTime
+
+
 class Usage(Struct, kw_only=True):
-    """What the ledger has between these moments, in rows of a minute or longer; each counts where it ends."""
+    """What the ledger has between these moments. Its rows of a minute count where they end, those of an hour where they
+    begin, those of a day (UTC) at noon. `periods`: by period, those in which anything is recorded, in order."""
 
     since_ns: int
     until_ns: int
     by: By
     rows: list[UsageRow]
     devices: DeviceTime
+    periods: list[UsagePeriod] = []
 
 
 class UsageSlot(Struct, kw_only=True):

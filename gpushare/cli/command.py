@@ -145,5 +145,5 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = No
 
 def _numeric(cell: object) -> bool:
     if isinstance(cell, str):
-        return cell[:1].isdigit() or cell == NOTHING
+        return cell[:1].isdigit() or cell[:1] == "<" or cell == NOTHING
     return isinstance(cell, (int, float))

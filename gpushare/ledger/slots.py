@@ -8,7 +8,7 @@ from gpushare.api.usage import Each, Unit
 from gpushare.errors import UsageError
 from gpushare.ledger.entries import IDLE
 from gpushare.ledger.sqlite_file import sums, whole
-from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, TABLES, Span
+from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, TABLES, Span, reach, within
 from gpushare.policy.usage.replay import Slot
 
 NUMBERS_MAX = 200_000
@@ -37,7 +37,7 @@ class Cut:
         return (
             f"SELECT from_ns / {unit} * {unit}, device, tenant, {numbers} FROM "
             f"(SELECT from_ns, to_ns, {device} AS device, tenant, used_ns, waited_ns FROM {table} "
-            "WHERE to_ns > ? AND to_ns <= ?) GROUP BY 1, 2, 3"
+            f"WHERE {within(table)}) GROUP BY 1, 2, 3"
         )
 
 
@@ -65,7 +65,7 @@ def slots(reader: sqlite3.Connection, span: Span, cut: Cut = HOURS) -> list[Slot
     """Slots as `cut` says and, where the ledger is rolled up, of an hour or day; in order of time, then of device;
     from a snapshot. Raises UsageError beyond NUMBERS_MAX."""
     drafts: dict[tuple[int, str], _Draft] = {}
-    for count, row in enumerate(reader.execute(cut.query(), (span.since_ns, span.until_ns) * len(TABLES))):
+    for count, row in enumerate(reader.execute(cut.query(), reach(span) * len(TABLES))):
         begins, device, tenant, *halves = row
         draft = drafts.setdefault((begins, device if cut.each == "device" else ""), _Draft())
         draft.count(tenant, device, *whole(halves))

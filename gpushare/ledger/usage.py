@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.errors import UsageError
-from gpushare.ledger.entries import MOVES, PERIODS, Move, Period
+from gpushare.ledger.entries import LARGEST, MOVES, PERIODS, Move, Period
 from gpushare.ledger.queries import union
 from gpushare.ledger.schema import CHAINED, MOVING
 from gpushare.ledger.sqlite_file import connect, failures, sums, whole
 
-By = Literal["tenant", "grant", "device", "hour", "charge", "holder"]
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
 TABLES = (*CHAINED, "waiting")
 _MOVES = (*MOVING, "waiting_moves")
 """Tables of periods and of moves that a `snapshot` has."""
@@ -28,11 +28,13 @@ DAY_NS = 24 * HOUR_NS
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows that end after `since_ns`, and not after `until_ns`. `tenant`: only it and those below it."""
+    """Rows that count after `since_ns`, and not after `until_ns` (`within`). `tenant`: only it and those below it.
+    `cuts`: where periods begin, in ascending order; needed by period."""
 
     since_ns: int
     until_ns: int
     tenant: str | None = None
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -80,21 +82,44 @@ _SOURCES = {"wall_ns": "(to_ns - from_ns)"} | {name: name for name in _SUMMED}
 _MOVED = {name: name for name in MOVES.sums}
 Key = tuple[str | int, ...]
 """By `by`: a tenant; a grant and its tenant; a device and the tenant; the start of an hour and the tenant; that of a
-day, and tenant, grant and device; a tenant whose programs waited for memory, and whose memory they waited for: the
-tenant and the grant."""
+period and the tenant; that of a day, and tenant, grant and device; a tenant whose programs waited for memory, and whose
+memory they waited for: the tenant and the grant."""
 _KEYS = {
     "tenant": "tenant",
     "grant": "grant_id, tenant",
     "device": "device, tenant",
     "hour": f"from_ns / {HOUR_NS} * {HOUR_NS}, tenant",
+    "period": "PERIOD, tenant",
     "charge": f"from_ns / {DAY_NS} * {DAY_NS}, tenant, grant_id, device",
     "holder": "tenant, holder_tenant, holder",
 }
 
 
+def _counts(table: str) -> str:
+    """The moment at which a row counts. A row of hours may end after its hour, as the last of its minutes does: it
+    counts where it begins. A row of a day (UTC) counts at noon, which nearly everywhere is on the same local day. Time
+    without a daemon, which can be of many days, counts at its end."""
+    if table in (CHAINED[2], MOVING[2]):
+        return f"MAX(from_ns / {DAY_NS} * {DAY_NS} + {DAY_NS // 2}, to_ns - {DAY_NS})"
+    return f"MAX(from_ns, to_ns - {DAY_NS})" if table in (CHAINED[1], MOVING[1]) else "(to_ns - 1)"
+
+
+def within(table: str) -> str:
+    """The condition for rows of a table to count in a span, and not in the one before or after it. Parameters:
+    `reach`."""
+    return f"to_ns > ? AND to_ns <= ? AND {_counts(table)} >= ? AND {_counts(table)} < ?"
+
+
+def reach(span: Span) -> list[int]:
+    """Parameters of `within`: where the index is read, and what counts."""
+    return [max(0, span.since_ns - DAY_NS), min(LARGEST, span.until_ns + 2 * DAY_NS), span.since_ns, span.until_ns]
+
+
 def _key(by: By, table: str) -> str:
     """Columns of the key. The hours of a row of days are not known: it counts in the first one."""
-    return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table in (CHAINED[-1], MOVING[-1]) else _KEYS[by]
+    begins = f"(SELECT at FROM cuts WHERE at <= {_counts(table)} ORDER BY at DESC LIMIT 1)"
+    key = _KEYS[by].replace("PERIOD", f"IFNULL({begins}, (SELECT at FROM cuts ORDER BY at LIMIT 1))")
+    return key.replace(str(HOUR_NS), str(DAY_NS)) if table in (CHAINED[-1], MOVING[-1]) and by == "hour" else key
 
 
 def snapshot(path: Path, waiting: Iterable[Period] = (), moves: Iterable[Move] = ()) -> sqlite3.Connection:
@@ -123,6 +148,9 @@ def added_up(reader: sqlite3.Connection, by: By, span: Span) -> dict[Key, Sums]:
     """Sums by key, from a `snapshot`; by holder only of waits for memory. Raises UsageError where there are more than
     ROWS_MAX."""
     found: dict[Key, Sums] = {}
+    if by == "period":
+        reader.execute("CREATE TEMP TABLE IF NOT EXISTS cuts (at INTEGER PRIMARY KEY)")
+        reader.executemany("INSERT OR IGNORE INTO cuts VALUES (?)", [(at,) for at in span.cuts or (span.since_ns,)])
     for tables, sources in ((TABLES, _SOURCES), (_MOVES, _MOVED)):
         if by == "holder" and tables is TABLES:
             continue
@@ -161,13 +189,13 @@ def _read(
 def _query(tables: Sequence[str], by: By, span: Span, columns: str) -> tuple[str, list[object]]:
     mine = "" if span.tenant is None else " AND (tenant = ? OR substr(tenant, 1, ?) = ?)"
     mine += " AND (stall_ns > 0 OR stalls > 0)" if by == "holder" else ""
-    values: list[object] = [span.since_ns, span.until_ns]
+    values: list[object] = [*reach(span)]
     if span.tenant is not None:
         values += [span.tenant, len(span.tenant) + 1, f"{span.tenant}/"]
     groups = ", ".join(str(i + 1) for i in range(_KEYS[by].count(",") + 1))
     # Table by table, since grouping sorts the rows with all their columns.
     parts = [
-        f"SELECT {_key(by, table)}, {columns} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"
+        f"SELECT {_key(by, table)}, {columns} FROM {table} WHERE {within(table)}{mine} GROUP BY {groups}"
         for table in tables
     ]
     return " UNION ALL ".join(parts), values * len(tables)

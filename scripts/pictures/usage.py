@@ -76,7 +76,8 @@ def picture() -> str:
         try:
             node.start("2x16GiB")
             days = [time.strftime("%Y-%m-%d", time.gmtime(ns // 10**9)) for ns in (since, until)]
-            command = ["usage", "--socket", str(node.socket), "--since", days[0], "--until", days[1], "--format", "svg"]
+            command = ["usage", "--socket", str(node.socket), "--since", days[0], "--until", days[1], "--tz", "UTC"]
+            command += ["--format", "svg"]
             done = subprocess.run([sys.executable, "-P", "-m", "gpushare", *command], capture_output=True, text=True)
         finally:
             node.end()

@@ -5,66 +5,27 @@ import contextlib
 import csv
 import io
 import os
-import re
 import shutil
 import sys
-import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.command import Command, add_common, client, print_json, table
 from gpushare.cli.parser import Parser
 from gpushare.cli.usage import replay
-from gpushare.cli.usage.replay import hours, shown_hour
+from gpushare.cli.usage.span import add_span, query, query_by
 from gpushare.errors import FailedError, UsageError
 from gpushare.paths import PRICES
-from gpushare.text.units import format_size
+from gpushare.text import calendar
 
 if TYPE_CHECKING:
-    from decimal import Decimal
+    from gpushare.policy.usage.bill import Asked
 
-    from gpushare.policy.usage.billing import Prices
-
-_AGO = re.compile(r"([0-9]{1,6})([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_TIMES = ("guaranteed_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
-_NUMBERS = (
-    *(*_TIMES, "waited_owed_ns", "waited_limit_ns", "busy_ns"),
-    *("memory_byte_s", "hosted_byte_s", "moved_out_bytes", "moved_in_bytes", "stalled_ns", "stalls"),
-    *("waits", "reclaims", "launches"),
-)
-_ALL = frozenset(_NUMBERS)
-_NAMES = {
-    "tenant": ("tenant",),
-    "grant": ("grant", "tenant"),
-    "device": ("device", "tenant"),
-    "hour": ("hour", "tenant"),
-    "holder": ("tenant", "holder_tenant", "holder"),
-}
-_OF_HOLDERS = ("stalled_ns", "stalls")
-_TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
+_BYS = ("tenant", "grant", "device", "hour", *calendar.PERIODS, "holder")
 _BAR = 24
 _INDENTED = 1000
 """Maximum number of JSON rows that are indented: a longer list is for programs, and would take a second to indent."""
-
-
-def moment(text: str) -> int:
-    """Parses `30d`, `12h`, `90m` ago, or an ISO 8601 date or time (default UTC); returns ns. Raises UsageError."""
-    if match := _AGO.fullmatch(text.strip()):
-        return time.time_ns() - int(match[1]) * _SECONDS[match[2]] * 10**9
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise UsageError(f"{text!r} is no time: give 30d, 12h or 90m ago, or a date as 2026-11-01") from None
-    when = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return max(0, int(when.timestamp() * 10**9))
-
-
-def _add_span(parser: Parser) -> None:
-    parser.option("--since", "T", "start: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)", moment)
-    parser.option("--until", "T", "end, written as --since (default now)", moment)
 
 
 class UsageCommand(Command):
@@ -76,7 +37,11 @@ class UsageCommand(Command):
     examples = (
         ("gpushare usage", "by tenant, over the last 30 days"),
         ("gpushare usage --since 7d --by device --format csv", "a week, by device, for a spreadsheet"),
-        ("gpushare usage --since 2026-11-01 --prices prices.toml", "with the cost"),
+        (
+            "gpushare usage --since last-month --until this-month --by week",
+            "last month's weeks, in local time",
+        ),
+        ("gpushare usage --since 2026-11 --prices prices.toml", "with the cost"),
         ("gpushare usage --since 1d --by holder", "who waited for memory, and for whose"),
         ("gpushare usage --since 3d --format svg --output usage.svg", "a chart of use over time"),
     )
@@ -98,18 +63,18 @@ class UsageCommand(Command):
             ("gpushare usage replay --tenants new.toml --since 30d", "before new.toml becomes tenants.toml"),
         )
         other.option("--tenants", "FILE", "quotas to replay under, in the format of tenants.toml", Path, required=True)
-        _add_span(other)
+        add_span(other)
         other.add_argument("--format", choices=("table", "json"), help="output format (default table)")
         add_common(other)
 
     def _options(self, parser: Parser) -> None:
         parser.add_argument(
             "--by",
-            choices=tuple(_NAMES),
+            choices=_BYS,
             default="tenant",
             help="what each row is for (default tenant)",
         )
-        _add_span(parser)
+        add_span(parser)
         parser.option("--tenant", "T", "only this tenant and those below it (default all)")
         parser.add_argument(
             "--format",
@@ -136,22 +101,25 @@ class UsageCommand(Command):
         if form == "svg":
             return self._picture(args)
         from gpushare.cli.usage import focus, prices
+        from gpushare.policy.usage import bill
 
-        cost = prices.load(args.prices)
+        asked = bill.Asked(args.by, prices.load(args.prices), args.tz)
         by = "charge" if form == "focus" else args.by
-        found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
-        rows = [row if row.keys() >= _ALL else {**dict.fromkeys(_NUMBERS, 0), **row} for row in found["rows"]]
+        found = client(args).usage(tenant=args.tenant, **query_by(args, by))
+        rows = [{**dict.fromkeys(bill.NUMBERS, 0), **row} for row in found["rows"]]
         if form == "json":
-            if cost is not None:
-                rows = [{**row, "cost": str(_rounded(row, cost))} for row in rows]
-                found["currency"] = cost.currency
+            if asked.prices is not None:
+                rows = [{**row, "cost": bill.exact(row, asked.prices)} for row in rows]
+                found["currency"] = asked.prices.currency
             print_json({**found, "rows": rows}, indent=2 if len(rows) <= _INDENTED else None)
         elif form == "focus":
-            focus.write(sys.stdout, {**found, "rows": rows}, cost, os.uname().nodename)
+            focus.write(sys.stdout, {**found, "rows": rows}, asked.prices, os.uname().nodename)
         elif form == "csv":
-            _csv(rows, by, cost)
+            csv.writer(sys.stdout, lineterminator="\n").writerows(bill.records(found, rows, asked))
+        elif args.by == "holder":
+            _holders(rows)
         else:
-            _table(found, rows, by, cost)
+            _table(found, rows, asked)
         return 0
 
     def _picture(self, args: argparse.Namespace) -> int:
@@ -160,7 +128,7 @@ class UsageCommand(Command):
         if args.by != "tenant":
             raise UsageError("a picture is of tenants over time: leave --by out")
         api = client(args)
-        found = api.usage_slots(since=args.since, until=args.until)
+        found = api.usage_slots(**query(args))
         print(picture(found, args.tenant, api.node()["simulated"]), end="")
         return 0
 
@@ -179,71 +147,33 @@ class UsageCommand(Command):
         return 0
 
 
-def _named(row: Any, by: str) -> list[str]:
-    if by == "hour":
-        return [shown_hour(row.get("begins_ns", 0)), row.get("tenant", "")]
-    return [row.get(name, "") for name in _NAMES[by]]
+def _table(found: Any, rows: Sequence[Any], asked: "Asked") -> None:
+    from gpushare.policy.usage import bill
 
-
-def _cost(row: Any, cost: "Prices") -> "Decimal":
-    from gpushare.policy.usage import billing
-
-    return billing.cost(row, cost)
-
-
-def _rounded(row: Any, cost: "Prices") -> Any:
-    return round(_cost(row, cost), 6)
-
-
-def _csv(rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    if by == "holder":
-        cost = None  # nobody pays for having waited
-    numbers = _OF_HOLDERS if by == "holder" else _NUMBERS
-    out.writerow([*_NAMES[by], *numbers, *(("cost", "currency") if cost else ())])
-    for row in rows:
-        priced = (_rounded(row, cost), cost.currency) if cost else ()
-        out.writerow([*_named(row, by), *(row[name] for name in numbers), *priced])
-
-
-def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
-    if by == "holder":
-        _holders(rows)
-        return
     if not rows:
         print("nothing was used")
     else:
-        titles = [*(name.upper() for name in _NAMES[by]), *_TITLES]
-        lines = [
-            [*_named(row, by), *[hours(row[name]) for name in _TIMES], _memory(row["memory_byte_s"])] for row in rows
-        ]
-        for title, shown in _OF_MOVES.items():
-            texts = [shown(row) for row in rows]
-            if any(texts):  # on most nodes nothing is ever moved
-                titles.append(title)
-                for line, text in zip(lines, texts, strict=True):
-                    line.append(text or "-")
-        if cost:
-            titles.append(f"COST {cost.currency}")
-            for line, row in zip(lines, rows, strict=True):
-                line.append(f"{_cost(row, cost):.2f}")
+        made = bill.table(rows, asked)
         if sys.stdout.isatty() and shutil.get_terminal_size().columns >= 120:
-            titles.append("USED")
-            used = [sum(row[name] for name in _TIMES[:3]) for row in rows]
-            most = max(1, *used)
-            for line, whole in zip(lines, used, strict=True):
-                line.append("█" * round(_BAR * whole / most))
-        table(titles, lines)
-        if cost:
-            print(f"together {sum(_cost(row, cost) for row in rows):.2f} {cost.currency}")
-    print(_devices(found["devices"]))
+            made.titles.append("")
+            most = max(1, *made.used)
+            for line, ns in zip(made.rows, made.used, strict=True):
+                line.append("█" * round(_BAR * ns / most))
+            made.total.append("")
+        table(made.titles, [*made.rows, made.total])
+    print(bill.devices(found["devices"], asked.prices))
+    if asked.prices is None:
+        print(bill.hint(PRICES))
 
 
 def _holders(rows: Sequence[Any]) -> None:
     """Who waited for memory of whom, the longest first."""
+    from gpushare.text import amounts
+
     if not rows:
         print("nobody waited for memory")
         return
+    shown = amounts.unit(row["stalled_ns"] for row in rows)
     table(
         ["TENANT", "WAITED FOR", "GRANT", "STALLED", "TIMES"],
         [
@@ -251,39 +181,9 @@ def _holders(rows: Sequence[Any]) -> None:
                 row.get("tenant", ""),
                 row.get("holder_tenant", "") or "(copy)",
                 row.get("holder", "") or "-",
-                hours(row["stalled_ns"]),
+                shown.text(row["stalled_ns"]),
                 str(row["stalls"]),
             ]
             for row in sorted(rows, key=lambda row: -row["stalled_ns"])
         ],
     )
-
-
-def _memory(byte_s: int) -> str:
-    """Returns memory over time as text, in GiB hours."""
-    return f"{byte_s / (3600 << 30):.2f}GiBh" if byte_s else "-"
-
-
-def _moved(row: Any) -> str:
-    size = row["moved_out_bytes"] + row["moved_in_bytes"]
-    return format_size(size) if size else ""
-
-
-_OF_MOVES: dict[str, Callable[[Any], str]] = {
-    "HOSTED": lambda row: _memory(row["hosted_byte_s"]) if row["hosted_byte_s"] else "",
-    "MOVED": _moved,
-    "STALLED": lambda row: hours(row["stalled_ns"]) if row["stalled_ns"] else "",
-}
-"""Columns that are shown where there is something in them."""
-
-
-def _devices(spent: Any) -> str:
-    wall = spent["wall_ns"]
-    if not wall:
-        return "devices: nothing is recorded"
-    parts = [("used", spent["used_ns"]), ("idle", spent["idle_ns"]), ("switching", spent["switching_ns"])]
-    parts += [("without a daemon", spent["missed_ns"])] if spent["missed_ns"] else []
-    parts_of_time = ", ".join(f"{100 * ns / wall:.1f} % {name}" for name, ns in parts)
-    if spent["idle_with_waiters_ns"]:
-        parts_of_time += f" ({hours(spent['idle_with_waiters_ns'])} of it idle while grants waited)"
-    return f"devices: {parts_of_time}; of {hours(wall)}"

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 
 from gpushare.api import usage as types
 from gpushare.errors import UsageError
@@ -14,14 +16,22 @@ from gpushare.ledger.usage import By, Key, Span, Sums
 _MONTH_NS = 30 * 24 * 3600 * 10**9
 
 
-async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, tenant: str | None) -> types.Usage:
-    """Returns the answer to GET /v1/usage, by default for the last 30 days. Raises UsageError or FailedError."""
+async def usage(
+    ledger: Ledger, by: By, since: int | None, until: int | None, tenant: str | None, cuts: tuple[int, ...] = ()
+) -> types.Usage:
+    """Returns the answer to GET /v1/usage, by default for the last 30 days. `cuts`: where periods begin. Raises
+    UsageError or FailedError."""
     since, until, end = _moments(since, until)
-    found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
-    # Rows of time that nobody had belong to no tenant.
-    partly = tenant is not None or by == "holder"
-    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if partly else found
-    return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
+    if bool(cuts) != (by == "period"):
+        raise UsageError("cuts says where periods begin: give it with by=period, and not without")
+    span = Span(since, end, tenant, cuts)
+    found = await asyncio.to_thread(ledger.usage, by, span)
+    whole = (by, found)
+    if tenant is not None or by == "holder":
+        # Rows of time that nobody had belong to no tenant.
+        of: By = "period" if by == "period" else "tenant"
+        whole = (of, await asyncio.to_thread(ledger.usage, of, replace(span, tenant=None)))
+    return await asyncio.to_thread(_answer, by, since, until, found, whole)
 
 
 async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) -> types.UsageSlots:
@@ -55,17 +65,27 @@ def _moments(since: int | None, until: int | None) -> tuple[int, int, int]:
 def _answer(by: By, since: int, until: int, found: dict[Key, Sums], whole: tuple[By, dict[Key, Sums]]) -> types.Usage:
     """Builds the answer; in a thread, since there may be tens of thousands of rows."""
     rows = [_row(by, key, sums) for key, sums in sorted(found.items()) if not _tenant(by, key).startswith("(")]
-    return types.Usage(since_ns=since, until_ns=until, by=by, rows=rows, devices=_devices(*whole))
+    of, sums = whole
+    devices = _devices((_tenant(of, key), one) for key, one in sums.items())
+    periods = _periods(sums) if by == "period" else []
+    return types.Usage(since_ns=since, until_ns=until, by=by, rows=rows, devices=devices, periods=periods)
+
+
+def _periods(whole: dict[Key, Sums]) -> list[types.UsagePeriod]:
+    parts: dict[int, list[tuple[str, Sums]]] = {}
+    for (begins, tenant), sums in whole.items():
+        parts.setdefault(int(begins), []).append((str(tenant), sums))
+    return [types.UsagePeriod(begins_ns=at, devices=_devices(part)) for at, part in sorted(parts.items())]
 
 
 def _tenant(by: By, key: Key) -> str:
     return str(key[0] if by in ("tenant", "holder") else key[1])
 
 
-def _devices(by: By, whole: dict[Key, Sums]) -> types.DeviceTime:
+def _devices(whole: Iterable[tuple[str, Sums]]) -> types.DeviceTime:
     time = types.DeviceTime()
-    for key, sums in whole.items():
-        match _tenant(by, key):
+    for owner, sums in whole:
+        match owner:
             case entries.IDLE:
                 time.wall_ns += sums.wall_ns
                 time.idle_ns += sums.used_ns
@@ -107,7 +127,7 @@ def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
             row.grant, row.tenant = str(key[0]), str(key[1])
         case "device":
             row.device, row.tenant = str(key[0]), str(key[1])
-        case "hour":
+        case "hour" | "period":
             row.begins_ns, row.tenant = int(key[0]), str(key[1])
         case "holder":
             row.tenant, row.holder_tenant, row.holder = (str(part) for part in key)

@@ -188,8 +188,9 @@ class Api:
     async def usage(self, request: web.Request) -> web.Response:
         by = cast(usage_types.By, request.query.get("by", "tenant"))
         since, until = http.number(request, "since"), http.number(request, "until")
+        cuts = http.ascending(request, "cuts", usage_types.CUTS_MAX)
         async with self._reads:
-            found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"))
+            found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"), cuts)
         return http.json_answer(found)
 
     async def usage_slots(self, request: web.Request) -> web.Response:

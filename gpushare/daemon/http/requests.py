@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import unicodedata
 from collections.abc import Awaitable, Callable
@@ -126,6 +127,19 @@ def number(request: web.Request, name: str) -> int | None:
     if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) >= 1 << 63:
         raise UsageError(f"{name}={text[:40]!r} is not a number")
     return int(text)
+
+
+def ascending(request: web.Request, name: str, most: int) -> tuple[int, ...]:
+    """Numbers in the request's query with commas between them, each larger than the one before; empty: there are none.
+    Raises UsageError."""
+    parts = request.query.get(name, "").split(",", most) if name in request.query else []
+    for part in parts:
+        if not part.isascii() or not part.isdecimal() or len(part) > 19 or int(part) >= 1 << 62:
+            raise UsageError(f"{name} has {part[:40]!r}: give at most {most} numbers with commas between them")
+    found = tuple(map(int, parts))
+    if len(found) > most or any(one >= other for one, other in itertools.pairwise(found)):
+        raise UsageError(f"{name}: give at most {most} numbers, each larger than the one before")
+    return found
 
 
 def _check_text(request: web.Request) -> None:

@@ -18,6 +18,7 @@ from gpushare.daemon.http.route import CONFIG_MAX, TEXT, Route
 from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, NotFoundError, RefusedError
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_NUMBERS = {"type": "string", "pattern": r"^[0-9]{1,19}(,[0-9]{1,19})*$"}
 _GRANT = {"grant": TEXT}
 _EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
 _OWNED = (NotFoundError, ForbiddenError, RefusedError)
@@ -324,13 +325,15 @@ ROUTES = (
         "GET",
         "/v1/usage",
         "usage",
-        "Totals from the ledger, of the last 30 days or between two moments (ns)",
+        "Totals from the ledger, of the last 30 days or between two moments (ns); by period: of the periods that begin "
+        f"at cuts, at most {usage_types.CUTS_MAX} moments with commas between them, each after the one before",
         answer=usage_types.Usage,
         query={
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
             "since": _NUMBER,
             "until": _NUMBER,
             "tenant": TEXT,
+            "cuts": _NUMBERS,
         },
     ),
     Route(

@@ -96,6 +96,33 @@ def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
     assert checked["ok"] and "no daemon for 20.0 s of the day of 1970-01-12T00:00:00Z" in checked["lines"]
 
 
+def test_days_of_a_time_zone_over_minutes_hours_and_days(tmp_path):
+    """Minutes begin at any second, so the last one of a day, and with it the row of its hour or day, ends in the next.
+    Rolled up, it still counts in its own; a day (UTC) counts in the local one of its noon; nothing is lost or twice."""
+    path = tmp_path / "ledger.db"
+    rows = [minute("a", at + 20 * 10**9, used_ns=1) for at in range(10 * DAY, 50 * DAY, 10 * MINUTE)]
+    rows += [minute("a", at - 40 * 10**9, used_ns=1000) for at in range(11 * DAY, 50 * DAY + 1, DAY)]
+    rows += [minute(GAP, 12 * DAY, 10 * DAY, tenant=GAP, used_ns=10 * DAY)]
+    rows.sort(key=lambda row: row.from_ns)
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    file.write(1, batch(*rows))
+    while file.roll(50 * DAY + 4 * HOUR):
+        pass
+    assert in_file(path, "SELECT COUNT(*) FROM periods WHERE tenant = 't'") == [(0,)]
+    for zone_hours in (0, 2, -7):
+        cuts = tuple(range(10 * DAY - zone_hours * HOUR, 51 * DAY, DAY))
+        found = added_up(snapshot(path), "period", Span(cuts[0], LARGEST, cuts=cuts))
+        used = [found[at, "t"].used_ns if (at, "t") in found else 0 for at in cuts]
+        assert sum(used) == 40 * 144 + 40 * 1000
+        assert used[1:7] == [1144] * 6  # rolled up to whole days
+        assert sum(sums.used_ns for (_, tenant), sums in found.items() if tenant == GAP) == 10 * DAY
+        # A day by itself has what it has among others.
+        for at in (cuts[3], cuts[7], cuts[20]):
+            alone = added_up(snapshot(path), "tenant", Span(at, at + DAY))
+            assert alone["t",].used_ns == found[at, "t"].used_ns
+
+
 def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
     """The first day is then one slot. Nothing is known about demand while no daemon ran."""
     path = tmp_path / "ledger.db"
