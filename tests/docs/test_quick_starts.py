@@ -1,4 +1,5 @@
-"""The quick starts, run as written, each in a copy of this machine's root in which it may change everything."""
+"""Blocks of commands on the pages for beginners, run as pasted, in copies of this machine's root in which they may
+change everything. What is not run, and why: tests/support/views/pasted.py."""
 
 import json
 import os
@@ -14,15 +15,12 @@ from engines.cri import IMAGE, configuration, image_archive
 from engines.installed import PODMAN, make_rootfs
 from machine.ownroot import OwnRoot
 from schedulers import slurm
-from views.pagecode import ROOT, blocks
+from views.pagecode import ROOT, Block, blocks
+from views.pasted import NOT_RUN, alike, commands, pasted, script, steps, unlike
 
 from gpushare.paths import RUNTIME_WRAPPER
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("machine"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
-]
+pytestmark = pytest.mark.xdist_group("machine")
 
 START = ROOT / "docs/start"
 # The copy's root is an overlay, on which Podman cannot make another overlay.
@@ -43,6 +41,15 @@ wait
 """
 
 
+PLAIN = ("docs/start/process.md", "README.md", "docs/start/install.md", "docs/guides/troubleshooting/symptoms.md")
+# What the packages of shells bring along. The doctor's status says whether it found something, which ends nothing here.
+SHELLS = """
+mkdir -p /etc/bash_completion.d /etc/fish/completions
+gpushare() { command gpushare "$@" || { local status=$?; [ "$1 $status" = "doctor 1" ] || return $status; }; }
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+
+
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory) -> Path:
     return make_rootfs(tmp_path_factory.mktemp("image") / "rootfs.tar")
@@ -50,18 +57,18 @@ def rootfs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def follow(tmp_path, rootfs):
-    """Gives a function that runs the blocks of the start page and of another page in order, in one shell, and returns
-    their output. `before`: commands that an administrator has run already, in a folder with rootfs.tar. `between`:
-    commands before the last block."""
+    """Gives a function that runs the blocks of the start page and of other pages in order, in one shell, and returns
+    their output, of which the consoles' is as shown. `before`: commands that an administrator has run already, in a
+    folder with rootfs.tar. `between`: commands before the last block."""
 
-    def run(page: str, before: str = "", between: str = "") -> str:
+    def run(*pages: str, before: str = "", between: str = "") -> str:
         root = OwnRoot(tmp_path)
         files = ROOT / "build" / f"docs-{os.getpid()}"  # visible in the copy, which has its own /tmp
         files.mkdir(parents=True)
         try:
             shutil.copy(rootfs, files / "rootfs.tar")
             image_archive(rootfs, files / "image.tar")
-            parts = [block.text for name in ("index.md", page) for block in blocks(START / name, "sh")]
+            parts = [part for page in ("docs/start/index.md", *pages) for part in script(page)]
             parts.insert(-1, between)
             done = root(
                 f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n"
@@ -70,9 +77,19 @@ def follow(tmp_path, rootfs):
         finally:
             shutil.rmtree(files)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert [one for page in pages for one in unlike(page, done.stdout)] == []
         return done.stdout
 
     return run
+
+
+@needs_root
+def test_pages_of_a_plain_node(follow):
+    """One after the other, on one node."""
+    said = follow(*PLAIN, before=SHELLS)
+    assert "CUDA shows 4 GiB" in said
+    assert "status 125" in said
+    assert "admitted on device 0" in said
 
 
 def events(output: str, name: str) -> list[dict]:
@@ -80,19 +97,14 @@ def events(output: str, name: str) -> list[dict]:
     return [event for event in found if event["event"] == name]
 
 
-def test_a_plain_process(follow):
-    said = follow("process.md")
-    assert "CUDA shows 4 GiB" in said
-    assert "status 125" in said
-    assert "admitted on device 0" in said
-
-
+@needs_root
+@pytest.mark.slow
 def test_podman(follow):
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     said = follow(
-        "podman.md",
-        f"""
+        "docs/start/podman.md",
+        before=f"""
         export IMAGE=localhost/quick:1
         cat > /etc/containers/storage.conf <<'END'\n{STORAGE}\nEND
         cat > /etc/containers/containers.conf <<'END'\n{PODMAN}\nEND
@@ -106,22 +118,26 @@ def test_podman(follow):
     ]
 
 
+@needs_root
+@pytest.mark.slow
 def test_runc(follow):
     if shutil.which("runc") is None:
         pytest.skip("runc is not installed")
-    said = follow("runc.md")
+    said = follow("docs/start/runc.md")
     assert [event["ok"] for event in events(said, "alloc")] == [True]
     assert "status 1" in said
 
 
+@needs_root
+@pytest.mark.slow
 def test_containerd(follow):
     if shutil.which("ctr") is None:
         pytest.skip("containerd is not installed")
     version = subprocess.run(["containerd", "--version"], capture_output=True, text=True).stdout.split()[2]
     settings = configuration(Path("/tmp/ctd"), since_2=version.lstrip("v").startswith("2"))
     said = follow(
-        "containerd.md",
-        f"""
+        "docs/start/containerd.md",
+        before=f"""
         mkdir -p /etc/containerd /tmp/ctd
         cat > /etc/containerd/config.toml <<'END'\n{settings}\nEND
         containerd > /tmp/ctd/log 2>&1 &
@@ -151,6 +167,8 @@ until scontrol show node {host} | grep -q State=IDLE; do sleep 0.1; done
 """
 
 
+@needs_root
+@pytest.mark.slow
 def test_slurm(follow):
     if (gone := slurm.missing()) is not None:
         pytest.skip(f"{gone} is not installed")
@@ -163,9 +181,9 @@ def test_slurm(follow):
     ]
     cluster = "\n".join(own)
     said = follow(
-        "slurm.md",
-        f"{DEV}export PATH=$PATH:/usr/sbin:/sbin CLUSTER={shlex.quote(cluster)}; mkdir -p /etc/slurm",
-        SLURM.format(text=written.text, host=host),
+        "docs/start/slurm.md",
+        before=f"{DEV}export PATH=$PATH:/usr/sbin:/sbin CLUSTER={shlex.quote(cluster)}; mkdir -p /etc/slurm",
+        between=SLURM.format(text=written.text, host=host),
     )
     assert "CUDA shows 4.8 GiB" in said
 
@@ -176,3 +194,28 @@ def test_pages_without_commands_to_run_say_how_they_were_tried():
         if not blocks(page, "sh"):
             assert "**Was it run?**" in text, page.name
             assert "tests/" in text or "by hand" in text.lower() or "make test-" in text, page.name
+
+
+def test_each_block_is_run_or_says_what_it_needs():
+    run = {f"docs/start/{name}.md" for name in ("index", "podman", "runc", "containerd", "slurm")} | {*PLAIN}
+    waits = {(page, start) for page, starts in NOT_RUN.items() for start in starts}
+    lost = []
+    for block in pasted():
+        found = [(page, start) for page, start in waits if page == block.page and commands(block).startswith(start)]
+        waits -= set(found)
+        if not found and block.page not in run:
+            lost.append(f"{block} is on a page that no test runs: name what it needs in NOT_RUN")
+    assert lost == []
+    assert waits == set(), "these begin no block"
+
+
+CONSOLE = Block("page", 1, "console", "$ echo g-0123ab \\\n    40 ms\ng-98fe 3.1 s\n...\nend\n# cat <<END\n$ no\nEND\n")
+
+
+def test_a_console_is_commands_and_what_they_say():
+    first, second = steps(CONSOLE)
+    assert first.command == "echo g-0123ab \\\n    40 ms" and first.shown == ["g-98fe 3.1 s", "...", "end"]
+    assert (second.command, second.shown) == ("cat <<END\n$ no\nEND", [])
+    assert alike(first.shown, ["g-0a1b2c  40 ms", "one", "two", "end"])
+    assert not alike(first.shown, ["g-0a1b2c  40 ms", "one", "two"])
+    assert not alike(["has 4 GiB"], ["has 5 GiB"])

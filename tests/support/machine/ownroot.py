@@ -23,7 +23,7 @@ if [ "$lower" != / ]; then
   mkdir "$root/run/repository"
   mount --bind "$repository" "$root/run/repository"
   mount -o remount,bind,ro "$root/run/repository"
-elif [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ] || [ ! -e "$root$repository" ]; then
+elif [ "$(findmnt -no TARGET -T "$repository")" != / ] || [ ! -e "$root$repository" ]; then
   mkdir -p "$root$repository" "$over/repository" "$over/unfinished"
   layers=lowerdir="$repository",upperdir="$over/repository",workdir="$over/unfinished"
   mount -t overlay overlay -o "$layers" "$root$repository"
