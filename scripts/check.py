@@ -31,9 +31,9 @@ DEFINED = {
 WITH_THE_VERSION = (
     ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
-    ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
-    ("packaging/kubernetes/Containerfile", r"-t gpushare:(\S+)"),
-    ("docs/**/*.md", r"-t gpushare:(\S+)"),
+    ("packaging/kubernetes/chart/values.yaml", r"^  tag: (.*)$"),
+    ("packaging/kubernetes/Containerfile", r"localhost/gpushare:(\S+)"),
+    ("docs/**/*.md", r"\bgpushare:(\d[\d.]*\d)"),
 )
 PROSE_WIDTH = 100
 """Of the lines of the root's pages and of docs/, except tables, code and comments."""

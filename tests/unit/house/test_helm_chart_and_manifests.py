@@ -20,7 +20,7 @@ KUBERNETES = ROOT / "packaging" / "kubernetes"
 MODELS = {
     "Namespace": "V1Namespace", "ServiceAccount": "V1ServiceAccount", "DaemonSet": "V1DaemonSet", "Pod": "V1Pod",
     "ClusterRole": "V1ClusterRole", "ClusterRoleBinding": "V1ClusterRoleBinding", "DeviceClass": "V1DeviceClass",
-    "RuntimeClass": "V1RuntimeClass", "ResourceClaimTemplate": "V1ResourceClaimTemplate",
+    "RuntimeClass": "V1RuntimeClass", "ConfigMap": "V1ConfigMap", "ResourceClaimTemplate": "V1ResourceClaimTemplate",
 }  # fmt: skip
 
 
@@ -36,7 +36,18 @@ SCHEMA = jsonschema.Draft7Validator(json.loads((manifests.CHART / "values.schema
 
 
 def objects(text):
-    return {one["kind"]: one for one in yaml.safe_load_all(text)}
+    """By kind; the DaemonSets by their component."""
+    found = list(yaml.safe_load_all(text))
+    return {one["metadata"].get("labels", {}).get("app.kubernetes.io/component", one["kind"]): one for one in found}
+
+
+def with_values(**changed):
+    """Values as Helm gives them to its check, and to templates."""
+    return manifests.merged(manifests.values(), changed)
+
+
+def pods(found):
+    return [found[name]["spec"]["template"] for name in ("adapter", "daemon") if name in found]
 
 
 @pytest.mark.parametrize("adapter", manifests.ADAPTERS)
@@ -70,7 +81,7 @@ def test_what_each_adapter_needs():
     ids=str,
 )
 def test_the_command_is_one_of_ours(changed):
-    pod = objects(manifests.manifests(**changed))["DaemonSet"]["spec"]["template"]["spec"]
+    pod = objects(manifests.manifests(**changed))["adapter"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
     program, *arguments = container["command"]
     assert program == "gpushare"
@@ -79,39 +90,98 @@ def test_the_command_is_one_of_ours(changed):
     assert {str(args.kubelet_dir), str(Path(args.socket).parent)} == mounts
 
 
-DIGEST = "@sha256:" + "0a" * 32
+def test_the_daemon_comes_with_it_unless_the_node_has_its_own():
+    texts = {"config": 'log_level = "debug"\n[audit]\nevader = "kill"\n', "tenants": "[tenants.vision]\ntime = '40%'\n"}
+    found = objects(manifests.manifests("kubernetes", daemon={"simulate": "2x16GiB", **texts}))
+    template = found["daemon"]["spec"]["template"]
+    [container], [init] = template["spec"]["containers"], template["spec"]["initContainers"]
+    enters, program = container["command"].index("--"), "/opt/gpushare/bin/gpushare"
+    assert container["command"][enters + 1] == program
+    assert build_parser().parse_args(container["command"][enters + 2 :]).simulate == "2x16GiB"
+    for probe in ("startupProbe", "livenessProbe"):
+        command = container[probe]["exec"]["command"]
+        assert build_parser().parse_args(command[command.index(program) + 1 :]).json
+    assert found["ConfigMap"]["data"] == {"gpushare.toml": texts["config"], "tenants.toml": texts["tenants"]}
+    assert {mount["mountPath"] for mount in init["volumeMounts"]} == {"/host/opt", *init["command"][3:]}
+    without = objects(manifests.manifests("kubernetes"))
+    assert template["metadata"]["annotations"] != without["daemon"]["spec"]["template"]["metadata"]["annotations"]
+    assert set(found) - set(without) == {"ConfigMap"}
+    assert set(without) - set(objects(manifests.manifests("kubernetes", daemon={"enabled": False}))) == {"daemon"}
+
+
+DIGEST = "sha256:" + "0a" * 32
+TAG = manifests.values()["image"]["tag"]
+EXPECTED = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"pool": "gpu", "gpushare.dev/node": None},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]}}},
+    "priorityClassName": "",
+    "podAnnotations": {"cluster-autoscaler.kubernetes.io/daemonset-pod": "true"},
+    "podLabels": {"team": "infra"},
+    "resources": {"limits": {"memory": "1Gi", "cpu": "2"}},
+    "daemon": {"resources": {"requests": {"cpu": "500m"}}},
+}  # fmt: skip
+
+
+def test_values_that_people_expect_are_of_both_pods():
+    SCHEMA.validate(with_values(**EXPECTED))
+    found = objects(manifests.manifests("kubernetes", **EXPECTED))
+    for template in pods(found):
+        spec, metadata = template["spec"], template["metadata"]
+        for name in ("imagePullSecrets", "tolerations", "affinity"):
+            assert spec[name] == EXPECTED[name]
+        assert spec["nodeSelector"] == {"pool": "gpu"}
+        assert "priorityClassName" not in spec
+        assert metadata["labels"]["team"] == "infra"
+        assert metadata["annotations"].items() >= EXPECTED["podAnnotations"].items()
+    [adapter], [daemon] = (template["spec"]["containers"] for template in pods(found))
+    assert adapter["resources"] == {
+        "limits": {"memory": "1Gi", "cpu": "2"},
+        "requests": {"cpu": "10m", "memory": "64Mi"},
+    }
+    assert daemon["resources"] == {"limits": {"memory": "4Gi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "image"),
     [
-        {"image": f"registry.example:5000/team/gpushare{DIGEST}"},
-        {"image": f"gpushare:0.1.0{DIGEST}"},
-        {"kubeletDirectory": "/var/lib/rancher/k3s/agent/kubelet", "runDirectory": "/run/gpushare/"},
-        {"nodeLabel": "gpu", "runtimeClass": "gpushare-2"},
-        {"tenant": "labs/1.0", "slots": 1},
+        ({"image": {"repository": "registry.example:5000/team/gpushare", "digest": DIGEST}},
+         f"registry.example:5000/team/gpushare:{TAG}@{DIGEST}"),
+        ({"image": {"tag": "main"}}, "localhost/gpushare:main"),
+        ({"kubeletDirectory": "/var/lib/rancher/k3s/agent/kubelet", "runDirectory": "/run/gpushare/"}, None),
+        ({"runtimeClass": "gpushare-2", "tenant": "labs/1.0", "slots": 1}, None),
+        (EXPECTED, None),
     ],
     ids=str,
-)
-def test_values_that_can_be_set_come_out_as_they_are(changed):
-    SCHEMA.validate({**manifests.values(), **changed})
+)  # fmt: skip
+def test_values_that_can_be_set_come_out_as_they_are(changed, image):
+    SCHEMA.validate(with_values(**changed))
     for adapter in manifests.ADAPTERS:
         found = objects(manifests.manifests(adapter, **changed))
         for one in found.values():
             check(one, MODELS[one["kind"]], one["kind"])
-        pod = found["DaemonSet"]["spec"]["template"]["spec"]
-        assert pod["containers"][0]["image"] == changed.get("image", manifests.values()["image"])
-        assert pod["nodeSelector"] == {changed.get("nodeLabel", manifests.values()["nodeLabel"]): "true"}
+        for template in pods(found):
+            for container in (*template["spec"]["containers"], *template["spec"].get("initContainers", [])):
+                assert container["image"] == (image or f"localhost/gpushare:{TAG}")
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"adapter": "deviceplugin"}, {"adapter": ""}, {"Adapter": "device-plugin"}, {"nodeSelector": {"a": "b"}},
+        {"adapter": "deviceplugin"}, {"adapter": ""}, {"Adapter": "device-plugin"}, {"nodeSelectors": {"a": "b"}},
         {"slots": 0}, {"slots": SLOTS_MAX + 1}, {"slots": "ten"}, {"slots": 1.5}, {"sizes": "annotation"},
         {"tenant": ""}, {"tenant": "a #b"}, {"tenant": "a: b"}, {"tenant": "a\n- b"}, {"tenant": ["a"]},
-        {"image": ""}, {"image": "1.5"}, {"image": {"repository": "gpushare"}}, {"imagePullPolicy": "always"},
-        {"nodeLabel": ""}, {"nodeLabel": "*"}, {"nodeLabel": "a b"}, {"nodeLabel": "yes"},
+        {"image": "gpushare:0.1.0"}, {"image": {"name": "gpushare"}}, {"image": {"repository": ""}},
+        {"image": {"repository": "a:b"}}, {"image": {"tag": 1.5}}, {"image": {"digest": "sha256:1"}},
+        {"image": {"pullPolicy": "always"}}, {"imagePullSecrets": ["registry"]}, {"imagePullPolicy": "Always"},
+        {"nodeSelector": {"*": "a"}}, {"nodeSelector": {"a b": "c"}}, {"nodeSelector": {"a": True}},
+        {"tolerations": [{"key": "a", "operater": "Exists"}]}, {"affinity": {"nodeAfinity": {}}},
+        {"resources": {"limit": {}}}, {"resources": {"limits": {"memory": "1GiB"}}},
+        {"podLabels": {"app.kubernetes.io/name": "other"}}, {"priorityClassName": "High"},
+        {"daemon": {"enable": True}}, {"daemon": {"enabled": "yes"}}, {"daemon": {"simulate": "16GiB"}},
+        {"daemon": {"config": {"log_level": "info"}}}, {"daemon": {"resources": {"memory": "1Gi"}}},
         {"runtimeClass": ""}, {"runtimeClass": "GPU_Share"}, {"runtimeClass": "off"}, {"runtimeClass": "1"},
         {"runDirectory": "run"}, {"kubeletDirectory": "/a: b"}, {"kubeletDirectory": None},
     ],
@@ -119,7 +189,7 @@ def test_values_that_can_be_set_come_out_as_they_are(changed):
 )  # fmt: skip
 def test_values_that_nothing_could_use_are_refused(changed):
     """By Helm itself, before anything is installed: it reads the schema."""
-    assert not SCHEMA.is_valid({**manifests.values(), **changed})
+    assert not SCHEMA.is_valid(with_values(**changed))
 
 
 def test_the_schema_is_of_the_values_and_of_the_adapters():
@@ -128,14 +198,56 @@ def test_the_schema_is_of_the_values_and_of_the_adapters():
     assert properties["adapter"]["enum"] == list(manifests.ADAPTERS)
     assert properties["slots"]["maximum"] == SLOTS_MAX
     assert properties["tenant"]["pattern"] == TENANT_NAME
+    for part in ("image", "daemon"):
+        assert set(properties[part]["required"]) == set(properties[part]["properties"]) == set(manifests.values()[part])
     SCHEMA.check_schema(SCHEMA.schema)
     SCHEMA.validate(manifests.values())
 
 
 def test_a_word_that_helm_has_and_this_does_not():
-    with pytest.raises(ValueError, match="toYaml"):
-        manifests.render("a: {{ toYaml .Values.slots }}", manifests.values())
+    with pytest.raises(ValueError, match="lookup"):
+        manifests.render("a: {{ lookup .Values.slots }}", manifests.values())
     with pytest.raises(ValueError, match="no end"):
         manifests.render('{{- if eq .Values.adapter "x" }}', manifests.values())
     with pytest.raises(KeyError):
         manifests.render("{{ .Values.absent }}", manifests.values())
+
+
+def test_the_image_is_put_on_a_node_whole_and_what_is_an_administrators_stays(tmp_path):
+    """What the daemon's init container runs, on a tree and a node of this test's."""
+    tree, opt, etc, given = tmp_path / "image" / "gpushare", tmp_path / "opt", tmp_path / "etc", tmp_path / "given"
+    for directory in (tree / "bin", opt, etc, given):
+        directory.mkdir(parents=True)
+
+    def put(version, **texts):
+        (tree / ".image").write_text(version)
+        (tree / "bin" / version).touch()
+        for file in given.iterdir():
+            file.unlink()
+        for name, text in texts.items():
+            (given / f"{name}.toml").write_text(text)
+        command = [KUBERNETES / "image" / "gpushare-put", tree, opt, etc, given]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    there, own = opt / "gpushare", etc / "tenants.toml"
+    assert put("one", gpushare="simulate = '1x1GiB'\n").returncode == 0
+    inode = there.stat().st_ino
+    assert "simulate = '1x1GiB'\n" in (etc / "gpushare.toml").read_text()
+    assert put("one").returncode == 0
+    assert there.stat().st_ino == inode
+    assert not (etc / "gpushare.toml").exists()
+    own.write_text("# all lines are comments, as `gpushare install` puts it\n")
+    assert put("two", tenants="[tenants.a]\n").returncode == 0
+    assert sorted(one.name for one in (there / "bin").iterdir()) == ["one", "two"]
+    assert [one.name for one in opt.iterdir()] == ["gpushare"]
+    own.write_text("[tenants.mine]\n")
+    refused = put("three", tenants="[tenants.a]\n")
+    assert (refused.returncode, own.read_text()) == (1, "[tenants.mine]\n")
+    assert "leave the chart's value empty" in refused.stderr
+    assert (there / ".image").read_text() == "two"
+    assert put("three").returncode == 0
+    (there / ".image").unlink()
+    refused = put("four")
+    assert refused.returncode == 1
+    assert "daemon.enabled=false" in refused.stderr
+    assert not (there / "bin" / "four").exists()
