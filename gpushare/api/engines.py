@@ -66,8 +66,10 @@ class OciPlaceAnswer(Struct, kw_only=True):
 
 class ContainerState(Struct, kw_only=True):
     """The fields of a container's OCI state that the daemon reads. `pid`: of its first process. `annotations`: identify
-    its pod, for the metrics only; values other than text are ignored. `bundle`: absolute path of its directory."""
+    its pod, for people and metrics only; values other than text are ignored. `bundle`: absolute path of its directory.
+    `id`: the engine's name for it."""
 
     pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
     annotations: Any = None
+    id: Any = None
     bundle: str | None = None

@@ -12,6 +12,7 @@ from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
 from gpushare.api.residency import Residency
 from gpushare.api.sensors import Sensors
 from gpushare.api.share import Eviction, Grace, GrantDevice, Health, IdleAfter, InTurn, MaxRung, Priority, Signal
+from gpushare.api.workload import Workload
 from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
@@ -212,7 +213,7 @@ class Grant(Struct, kw_only=True):
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
     `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its phase is
     `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if it may be moved;
-    0: it never counts as idle."""
+    0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it."""
 
     id: str
     key: str | None
@@ -233,6 +234,7 @@ class Grant(Struct, kw_only=True):
     kind: Kind | None
     uid: int
     processes: list[int]
+    workload: Workload = Workload()
     keep: bool = False
     created_ns: int
     expires_ns: int | None

@@ -76,12 +76,25 @@ class Parser(argparse.ArgumentParser):
         self.examples: Sequence[Example] = ()
         self.groups: Sequence[tuple[str, Iterable[str]]] = ()
         self._given: list[str] = []
+        self._signed: set[str] = set()
         self._below: Any = None
 
-    def option(self, name: str, metavar: str, text: str, parse: Callable[[str], Any] = str, **more: Any) -> None:
+    def option(
+        self,
+        name: str,
+        metavar: str,
+        text: str,
+        parse: Callable[[str], Any] = str,
+        *,
+        short: str = "",
+        signed: bool = False,
+        **more: Any,
+    ) -> None:
         """Adds an option with a value. `text`: its help. `parse`: returns the value of what was given; its UsageError
-        is shown. `more`: as add_argument takes it."""
-        self.add_argument(name, metavar=metavar, help=text, type=checked(parse), **more)
+        is shown. `short`: a second name. `signed`: the value may begin with a hyphen. `more`: as add_argument takes
+        it."""
+        self.add_argument(*filter(None, (short, name)), metavar=metavar, help=text, type=checked(parse), **more)
+        self._signed |= {name} if signed else set()
 
     def flag(self, name: str, text: str) -> None:
         """Adds an option without a value. `text`: its help."""
@@ -133,10 +146,23 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but an unknown word is refused by the verb that it follows, whose options are suggested."""
         self._given = list(args or ())
-        found, unknown = super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(self._with_signs(args), namespace)
         if unknown:
             self._refuse(unknown[0])
         return found, unknown
+
+    def _with_signs(self, args: Any) -> Any:
+        """Ties values that begin with a hyphen to their options: argparse would take them for options."""
+        if args is None or not self._signed:
+            return args
+        tied: list[str] = []
+        for word in args:
+            is_value = tied and tied[-1] in self._signed and word[:1] == "-" and word not in self._option_string_actions
+            if is_value and "--" not in tied:
+                tied[-1] += f"={word}"
+            else:
+                tied.append(word)
+        return tied
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """As argparse's, but text that is not UTF-8 is refused, except in paths and in the words of a command."""

@@ -349,6 +349,7 @@ class _Daemon:
         context.residency.close()
         context.preparing.close()
         context.audit.close()
+        context.programs.close()
         context.adoption.let_go()
         context.exclusion.close()
         strays.await_empty_cgroups(context.state)

@@ -44,6 +44,7 @@ from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.programs import Programs
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
@@ -94,6 +95,7 @@ class NodeContext:
     evictions: Evictions = field(init=False)
     room: Room = field(init=False)
     findings: Findings = field(init=False)
+    programs: Programs = field(init=False)
     audit: Audit = field(init=False)
     tenancy: Tenancy = field(init=False)
     measuring: Measuring = field(init=False)
@@ -139,6 +141,7 @@ class NodeContext:
         )
         self.adoption = Adoption(state, self.hardware, resources, self.serving, self.transitions, self.tracepoint)
         self.findings = Findings(state.watch, self.lookups)
+        self.programs = Programs(self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
         self.measuring = Measuring(state, self.serving, self.transitions, self.explaining, self.refusals)

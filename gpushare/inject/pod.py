@@ -1,4 +1,5 @@
-"""The pod that a container belongs to, read from the annotations of Kubernetes' engines."""
+"""What engines call a container: its id, and the pod that it belongs to, read from annotations of Kubernetes'
+engines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,9 @@ from msgspec import Struct
 
 LABEL_MAX = 253
 """Characters; Kubernetes' own names are not longer."""
+
+ID_MAX = 128
+"""Characters of a container's id; engines write 64 hex digits, or what their user chose."""
 
 _NAMES = {
     "namespace": ("io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"),
@@ -38,3 +42,9 @@ def pod_of(annotations: Any) -> Pod:
         if isinstance(value, str) and len(value) <= LABEL_MAX and value.isascii() and value.isprintable():
             found[field] = value
     return Pod(**found)
+
+
+def id_of(given: Any) -> str:
+    """The engine's id of a container, from its OCI state; empty where there is none to show."""
+    usable = isinstance(given, str) and len(given) <= ID_MAX and given.isascii() and given.isprintable()
+    return given if usable else ""

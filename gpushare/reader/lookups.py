@@ -6,6 +6,8 @@ import os
 import pwd
 from collections.abc import Sequence
 
+from gpushare.text.printable import printable
+
 
 def is_member(uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
     """Whether the user is one of `users`, or in one of `groups`, as the user database has it. `gid`: a group of the
@@ -52,16 +54,11 @@ _SHOWN_MAX = 200
 
 
 def command(pid: int) -> str:
-    """A process's command line: printable ASCII, at most 200 characters; empty where it has none, or has ended."""
+    """A process's command line: printable, at most 200 characters; empty where it has none, or has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(_READ_MAX)
     except OSError:
         return ""
-    text = words.rstrip(b"\0").replace(b"\0", b" ").decode("ascii", "replace")
+    text = words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "surrogateescape")
     return printable(text)[:_SHOWN_MAX]
-
-
-def printable(text: str) -> str:
-    """The text with a question mark for every character that is not printable ASCII."""
-    return "".join(one if one.isascii() and one.isprintable() else "?" for one in text)

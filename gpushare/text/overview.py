@@ -18,8 +18,13 @@ def tree(tenants: Sequence[Json], parent: str | None = None, level: int = 0) -> 
 
 
 def guaranteed_milli(device: Json) -> int:
-    """The guaranteed time that a grant is served with on a device, or will be. `device`: a GrantDevice."""
-    return int(device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"])
+    """Time of a device that a grant has asked for and was granted. `device`: a GrantDevice."""
+    return int(device["guaranteed_milli"])
+
+
+def extra_milli(device: Json) -> int:
+    """What its tenant's guarantee adds to that, since no grant has asked for it."""
+    return int(device["extra_milli"])
 
 
 class DeviceTime(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from gpushare.text.overview import WHOLE, guaranteed_milli
+from gpushare.text.overview import WHOLE, extra_milli, guaranteed_milli
 from gpushare.text.units import format_size, format_time
 
 Json: TypeAlias = Any
@@ -124,7 +124,8 @@ def waiting(
     `least_milli` of the last second. `devices`: of the node, where they are known."""
     if device["waited_milli"] < least_milli:
         return ""
-    index, used, guaranteed = device["index"], device["used_milli"], guaranteed_milli(device)
+    index, used = device["index"], device["used_milli"]
+    guaranteed, extra = guaranteed_milli(device), extra_milli(device)
     limit = device["served_limit_milli"] or device["time_limit_milli"]
     waits = f"waited {format_time(device['waited_milli'])} of the last second for device {index}"
     if limit < WHOLE and used >= limit - max(_NEAR_MILLI // 2, limit // 10):
@@ -135,17 +136,21 @@ def waiting(
             f"{waits}: it runs only while it has all its {count} devices at once; where its processes do not wait for"
             f" each other, ask for --gang {gang['id'] or 'ID'}:{count}:independent"
         )
-    if used < guaranteed - _NEAR_MILLI:
+    if used < guaranteed + extra - _NEAR_MILLI:
         return (
-            f"{waits}: it is guaranteed {format_time(guaranteed)} and got {format_time(used)}, since it asks in short"
+            f"{waits}: it is guaranteed {_stake(guaranteed, extra)} and got {format_time(used)}, since it asks in short"
             f" bursts and each waits for a lease: `gpushare events --grant {grant['id']}` shows for how long"
         )
     had = (
-        f"it had the {format_time(guaranteed)} that it is guaranteed"
-        if guaranteed
+        f"it had the {_stake(guaranteed, extra)} that it is guaranteed"
+        if guaranteed + extra
         else "it is guaranteed nothing there and gets what others leave idle"
     )
     return f"{waits}: {had}{_rest(grant, device, others)}: {_more_time(grant, device, devices)}"
+
+
+def _stake(guaranteed: int, extra: int) -> str:
+    return format_time(guaranteed) + (f" and {format_time(extra)} extra" if extra else "")
 
 
 def _limit(grant: Json, device: Json) -> str:

@@ -15,6 +15,7 @@ from gpushare.cli.command import (
     whole,
 )
 from gpushare.cli.grants import moving
+from gpushare.cli.look import grants as table
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser, checked
 from gpushare.errors import UsageError
@@ -289,7 +290,7 @@ class GrantCommand(Family):
 
     def _list(self, args: argparse.Namespace) -> int:
         grants = client(args).grants(ended=args.all)
-        return answer(args, {"grants": grants}, lambda: render.grants(grants))
+        return answer(args, {"grants": grants}, lambda: table.show(table.ordered(grants)))
 
     def _resize(self, args: argparse.Namespace) -> int:
         if args.memory is None and args.time is None and args.time_limit is None:

@@ -118,9 +118,7 @@ class TenantsCommand(Family):
         define.add_argument("name", help="as research or org/team")
         option = partial(_setting, define)
         option("--parent", "TENANT", "tenant that it is part of (default: the tenant whose name begins its name)")
-        option(
-            "--time", "SHARE", "guaranteed time; six devices are 600%% or 6000m (default none)", parse_node_time
-        )
+        option("--time", "SHARE", "guaranteed time; six devices are 600%% or 6000m (default none)", parse_node_time)
         option("--memory", "SIZE", "guaranteed memory over all devices, as 8GiB (default none)", parse_size)
         option(
             "--time-limit",

@@ -1,72 +1,13 @@
-"""Grants and devices as text."""
+"""One grant, devices and tenants as text. The table of grants: grants.py."""
 
-import time
 from typing import Any
 
 from gpushare.cli.command import NOTHING, say, table
-from gpushare.text import reasons
+from gpushare.cli.look.columns import held
 from gpushare.text.fixed import fixed_in_words
-from gpushare.text.overview import guaranteed_milli, tree
+from gpushare.text.overview import extra_milli, guaranteed_milli, tree
 from gpushare.text.sentences import clock, ms
 from gpushare.text.units import format_size, format_time
-
-GRANT_TITLES = (
-    *("GRANT", "TENANT", "PHASE", "DEV", "ASKED", "GUARANTEED", "GOT", "BORROWED", "LENT", "WAITED"),
-    *("MEMORY", "LIMIT", "LEASES", "PIDS"),
-)
-_ENDED = ("released", "expired", "failed")
-_LONG_MILLI = 500
-"""A longer wait, in ms of the last second, is explained."""
-
-
-def grant_rows(grants: list[Any]) -> list[list[object]]:
-    """Returns one row per grant and device; times are of the last second."""
-    return [
-        [
-            grant["id"],
-            grant["tenant"],
-            _phase(grant),
-            device["index"],
-            format_time(device["time_milli"]),
-            *_last_second(grant, device),
-            _memory(device),
-            _limit(device),
-            device["leases"],
-            len(grant["processes"]),
-        ]
-        for grant in grants
-        for device in grant["devices"]
-    ]
-
-
-def _phase(grant: Any) -> str:
-    """Returns the phase; of a grant whose memory is away also since when, and whether it waits for it."""
-    if grant["phase"] != "suspended":
-        return str(grant["phase"])
-    memory = grant["residency"]
-    since = f"suspended {clock(memory['since_ns'], '%H:%M')}" if memory["since_ns"] else "suspended"
-    return f"{since}, wanted" if memory["wanted"] else since
-
-
-def _memory(device: Any) -> str:
-    """Returns what the grant holds on the device, and what it has in host memory."""
-    hosted = device["memory_hosted_bytes"]
-    here = format_size(max(0, device["memory_bytes"] - hosted))
-    return f"{here} +{format_size(hosted)} hosted" if hosted else here
-
-
-def _limit(device: Any) -> str:
-    """Returns the memory limit, and how much of it is borrowed."""
-    limit, borrowed = format_size(device["memory_limit_bytes"]), device["memory_borrowed_bytes"]
-    return f"{limit}, {format_size(borrowed)} borrowed" if borrowed else limit
-
-
-def _last_second(grant: Any, device: Any) -> list[str]:
-    """Returns the columns from GUARANTEED to WAITED, empty for a grant that has ended."""
-    if grant["phase"] in _ENDED:
-        return [NOTHING] * 5
-    times = (device[name] for name in ("borrowed_milli", "lent_milli", "waited_milli"))
-    return [format_time(guaranteed_milli(device)), format_time(device["used_milli"]), *map(_some, times)]
 
 
 def _some(milli: int) -> str:
@@ -120,34 +61,6 @@ def _weight(tenant: Any) -> str:
     return str(tenant["weight"]) if now == tenant["weight"] else f"{tenant['weight']} ({now:g})"
 
 
-def grants(found: list[Any]) -> None:
-    """Prints the table of `ps` and `grant list`, and notices for owners."""
-    if not found:
-        say("no grants")
-        return
-    table(GRANT_TITLES, grant_rows(found))
-    grant_notices(found)
-
-
-def grant_notices(found: list[Any]) -> None:
-    """Prints a line for each notice to a grant's owner, each refusal of memory, and each long wait."""
-    now_ns = time.time_ns()
-    for one in found:
-        if one["notice"]:
-            say(f"{one['id']}: {one['notice']}")
-        for device in one["devices"]:
-            news = one["phase"] in _ENDED or _is_news(device, now_ns)
-            if news and (why := reasons.refused(one, device, now_ns)):
-                say(f"{one['id']}: {why}")
-            if why := reasons.waiting(one, device, found, least_milli=_LONG_MILLI):
-                say(f"{one['id']}: {why}")
-
-
-def _is_news(device: Any, now_ns: int) -> bool:
-    last = device["memory_refused"]
-    return last is not None and now_ns - last["at_ns"] < reasons.RECENT_NS
-
-
 def grant(found: Any) -> None:
     """Prints one grant in full, for `grant show`."""
     say(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
@@ -172,7 +85,7 @@ def grant(found: Any) -> None:
         say(
             f"  device {device['index']}    time {format_time(device['time_milli'])} "
             f"(limit {format_time(device['time_limit_milli'])}){_served(device)}, memory "
-            f"{_memory(device)} of {format_size(device['memory_limit_bytes'])} "
+            f"{held(device)} of {format_size(device['memory_limit_bytes'])} "
             f"(peak {format_size(device['memory_peak_bytes'])})"
         )
         if found["residency"] is not None:
@@ -247,11 +160,12 @@ def _moved(device: Any) -> str:
 
 def _served(device: Any) -> str:
     """Returns the time the grant is served with if its tenant's guarantee or limit changes what it asked for."""
-    asked = (device["time_milli"], device["time_limit_milli"])
-    served = (device["served_milli"], device["served_limit_milli"])
-    if served in (asked, (0, 0)):
+    asked, served = (device["time_milli"], device["time_limit_milli"]), device["served_milli"]
+    if (served, device["served_limit_milli"]) in (asked, (0, 0)):
         return ""
-    return f", now {format_time(served[0])} guaranteed, at most {format_time(served[1])}"
+    guaranteed, extra = guaranteed_milli(device), extra_milli(device)
+    text = f", now {format_time(guaranteed)} guaranteed{f' and {format_time(extra)} extra' if extra else ''}"
+    return f"{text}, at most {format_time(device['served_limit_milli'])}"
 
 
 def _in_words(device: Any) -> str:

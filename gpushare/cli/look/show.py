@@ -5,9 +5,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-from gpushare.cli.command import Command, add_common, add_socket, client, print_json, say, table, whole
-from gpushare.cli.look import render
+from gpushare.cli.command import Command, add_common, add_socket, client, print_json, say, say_each, whole
+from gpushare.cli.look import columns, render
+from gpushare.cli.look import grants as table
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -38,16 +40,32 @@ class DevicesCommand(Command):
 
 
 class PsCommand(Command):
-    """list grants, with each one's share and use"""
+    """list grants, with each one's share and use
+
+    Those that got most in the last second come first. On a terminal, columns that say nothing or do not fit are left
+    out, and idle grants are dimmed.
+    """
 
     examples = (
         ("gpushare ps", "each grant's share, and what it got in the last second"),
+        ("gpushare ps --sort memory --tenant research", "a team's grants, by the memory they hold"),
+        ("gpushare ps -o grant,pod,got,command", "these columns, for all grants"),
         ("gpushare ps --all --json", "with recently ended grants, as JSON"),
         ("gpushare ps --watch --interval 10", "every 10 s, also into a pipe"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.flag("--all", "also recently ended grants")
+        parser.flag("--all", "also recently ended grants, and why they ended")
+        parser.option("--tenant", "T", "only grants of this tenant and of those below it (default all)")
+        parser.option("--sort", "COL", "column to sort by; -COL: in reverse (default got)", columns.order, signed=True)
+        parser.option(
+            "--output",
+            "COL,COL",
+            f"columns to show: {', '.join(columns.BY_NAME)} (default: what fits)",
+            columns.parse,
+            short="-o",
+        )
+        parser.add_argument("-q", "--quiet", action="store_true", help="print only the grants' ids")
         parser.flag("--watch", "repeat; with --json, one object per line")
         _add_pace(parser)
         add_common(parser)
@@ -55,20 +73,31 @@ class PsCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         if not args.watch and (args.interval, args.count) != (INTERVAL_SECONDS, 0):
             raise UsageError("--interval and --count are of --watch: give that too")
+        if args.json + args.quiet + (args.output is not None) > 1:
+            raise UsageError("--json, --quiet and --output are three ways to print: give one of them")
         daemon = client(args)
 
         def show() -> None:
-            grants = daemon.grants(ended=args.all)
+            grants = [grant for grant in daemon.grants(ended=args.all) if _is_of(grant, args.tenant)]
+            if args.sort is not None or not args.json:
+                grants = table.ordered(grants, *(args.sort or ()))
             if args.json:
                 print_json({"grants": grants}, None if args.watch else 2)
                 return
             if args.watch:
                 _begin_again()
-            render.grants(grants)
+            if args.quiet:
+                say_each(grant["id"] for grant in grants)
+            else:
+                table.show(grants, args.output)
             if args.watch and not _redraws():
                 print()
 
         return _again(args.interval, args.count if args.watch else 1, show)
+
+
+def _is_of(grant: Any, tenant: str | None) -> bool:
+    return tenant is None or f"{grant['tenant']}/".startswith(f"{tenant}/")
 
 
 class TopCommand(Command):
@@ -97,8 +126,7 @@ class TopCommand(Command):
             _begin_again()
             render.devices(devices)
             print()
-            table(render.GRANT_TITLES, render.grant_rows(grants))
-            render.grant_notices(grants)
+            table.show(table.ordered(grants))
 
         return _again(args.interval, args.count, show)
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from socket import socket
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ from gpushare.daemon.workloads import workloads
 from gpushare.errors import FailedError, MakingRoomError, RefusedError, UsageError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
-from gpushare.inject.pod import pod_of
+from gpushare.inject.pod import id_of, pod_of
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Kind, Phase
 from gpushare.processes.halfopen import has_gone
@@ -200,7 +200,7 @@ class Containers:
         self, live: Live, name: str, state: ContainerState, root: str, mounts: list[PlacedMount]
     ) -> OciPlaceAnswer:
         hidden = self._hardware.hidden(live.record) if name != live.id else []
-        self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
+        self.created(live.id, state)
         if name == cdi.ANY and hidden:
             _check_guarded(live, state.pid)
         return OciPlaceAnswer(grant=live.id, root=root, mounts=mounts, hidden=hidden)
@@ -275,16 +275,16 @@ class Containers:
         if live.record.phase in (Phase.RESERVED, Phase.BOUND):
             self._transitions.fail(live, _RUNTIME_ENDED)
 
-    def created(self, grant_id: str, container: Any) -> Live:
+    def created(self, grant_id: str, container: ContainerState) -> Live:
         """Serves the createRuntime hook: takes the first process of a container that is about to start into its grant.
         A repeated call is fine.
 
-        `container`: its OCI state. Raises UsageError where that has no pid, RefusedError where a plain process has the
-        grant, FailedError where the process has ended.
+        Raises UsageError where its OCI state has no pid, RefusedError where a plain process has the grant, FailedError
+        where the process has ended.
         """
         live = self._state.live(grant_id)
-        pid = container.get("pid") if isinstance(container, dict) else None
-        if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _PID_MAX or pid == os.getpid():
+        pid = container.pid
+        if not 1 < pid <= _PID_MAX or pid == os.getpid():
             raise UsageError("the OCI state has no pid of a container: is this the createRuntime hook?")
         if workloads.of_process(live, pid) is not None:
             return live
@@ -294,7 +294,7 @@ class Containers:
             if live.record.phase.unused:
                 self._grants.check_walls()
                 self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
-            live.record.pod = pod_of(container.get("annotations"))
+            live.record.pod, live.record.container = pod_of(container.annotations), id_of(container.id)
             self._grants.start(live, process, lambda: workloads.container_cgroup(pid))
         workloads.forget_starter(live)
         return live

@@ -11,6 +11,7 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.node import DeviceState
 from gpushare.api.share import GrantDevice
+from gpushare.api.workload import Pod, Workload
 from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of
 from gpushare.daemon.residency import reports
@@ -88,6 +89,7 @@ def _served(
 ) -> GrantDevice:
     if share is not None:
         shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
+        shown.extra_milli = max(0, share.guarantee_milli - shown.guaranteed_milli)
     shown.memory_uncharged_bytes = uncharged
     shown.memory_bytes = stats.memory_bytes
     shown.memory_peak_bytes = stats.memory_peak_bytes
@@ -163,6 +165,7 @@ def grant_view(
         kind=life.kind.value if life.kind is not None else None,
         uid=record.uid,
         processes=sorted({member.pid for member in record.members}),
+        workload=_workload(record),
         keep=life.keep,
         created_ns=record.created_ns,
         expires_ns=life.expires_ns,
@@ -176,6 +179,15 @@ def grant_view(
         eviction=live.eviction if live is not None else None,
         residency=_residency(record.residency, live) if live is not None and asked.lends else None,
         rv=live.rv if live is not None else 0,
+    )
+
+
+def _workload(record: GrantRecord) -> Workload:
+    pod = record.pod
+    return Workload(
+        program=record.program,
+        container=record.container,
+        pod=Pod(namespace=pod.namespace, name=pod.pod, container=pod.container, uid=pod.pod_uid) if pod.pod else None,
     )
 
 

@@ -225,13 +225,13 @@ class Api:
     # Grants.
 
     async def grants(self, request: web.Request) -> web.Response:
-        watch = self._state.watch
-        standing, arbiter = placement.standing(self._state), self._context.arbiter
         prefix = request.query.get("key_prefix", "")
 
         def asked(record: GrantRecord) -> bool:
             return (record.key or "").startswith(prefix)
 
+        await self._context.programs.learn(live for live in self._state if asked(live.record))
+        watch, standing, arbiter = self._state.watch, placement.standing(self._state), self._context.arbiter
         lives = [live for live in self._state if asked(live.record)]
         found = [view.grant_view(self._state, live.record, live, arbiter, standing) for live in lives]
         if http.number(request, "ended"):
@@ -256,10 +256,11 @@ class Api:
 
     async def grant(self, request: web.Request) -> web.Response:
         grant_id = request.match_info["id"]
+        if grant_id in self._state:
+            await self._context.programs.learn([self._state.live(grant_id)])
         if grant_id not in self._state and (ended := self._state.ended(grant_id)) is not None:
             return http.json_answer(self._ended(ended))
-        live = self._state.live(grant_id)
-        return http.json_answer(self._grant(live))
+        return http.json_answer(self._grant(self._state.live(grant_id)))
 
     async def debug_grant(self, request: web.Request) -> web.Response:
         live = self._grants.owned(http.peer_of(request), request.match_info["id"])
@@ -353,7 +354,7 @@ class Api:
         grant_id = request.query["grant"]
         self._state.live(grant_id)
         state = http.decoded(request, engines.ContainerState)
-        live = self._context.containers.created(grant_id, {"pid": state.pid, "annotations": state.annotations})
+        live = self._context.containers.created(grant_id, state)
         await self._context.serving.settled()
         return http.json_answer(self._grant(live))
 

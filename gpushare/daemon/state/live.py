@@ -11,6 +11,7 @@ from gpushare.api.engines import PlacedMount
 from gpushare.api.share import Eviction
 from gpushare.binding.arbiter import GrantStats
 from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.daemon.host.peer import Image
 from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.records import GrantRecord, MemberRecord, WorkloadRecord
@@ -64,6 +65,16 @@ class Prepared:
 
 
 @dataclass(slots=True)
+class Seen:
+    """When a grant's first process was last looked at (workloads/programs.py), in monotonic seconds; its pid and start
+    time then, and what it ran: `image` as peer.Image; None: not known."""
+
+    at: float = 0.0
+    process: tuple[int, int] = (0, 0)
+    image: Image | None = None
+
+
+@dataclass(slots=True)
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
 
@@ -93,6 +104,7 @@ class Live:
     exceeded: str = ""
     said_idle_work: int | None = None
     receipt: str = ""
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def id(self) -> str:

@@ -71,7 +71,8 @@ class GrantRecord(Struct, kw_only=True):
     `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
     who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
     `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets. `residency`: where its movable
-    memory is; its deadline is of this run. `refused`: one for each device on which calls were refused memory.
+    memory is; its deadline is of this run. `container`, `program`: as in gpushare.api.workload, of the latest workload.
+    `refused`: one for each device on which calls were refused memory.
     """
 
     life: Life
@@ -88,6 +89,8 @@ class GrantRecord(Struct, kw_only=True):
     ended_ns: int | None = None
     part: PartOf | None = None
     pod: Pod = Pod()
+    container: str = ""
+    program: str = ""
     expires_boot_ns: int | None = None
     residency: Residency = RESIDENT
     refused: list[Refusals] = msgspec.field(default_factory=list)

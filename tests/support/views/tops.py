@@ -16,8 +16,9 @@ def device(index: int = 0, **fields: Any) -> dict[str, Any]:
 
 def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, **now: Any) -> dict[str, Any]:
     """`now`: fields of its device, or of the grant itself."""
-    own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None}
-    own |= {"uid": 0, "kind": "process", "pid": None, "residency": None}
+    workload = {"program": "", "container": "", "pod": None}
+    own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None, "reason": "", "uid": 0}
+    own |= {"kind": "process", "pid": None, "workload": workload, "residency": None}
     whole = {key: now.pop(key) for key in list(now) if key in own}
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
     here = {
@@ -28,6 +29,10 @@ def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, 
             "served_limit_milli": 1000,
             "memory_limit_bytes": GIB,
             "memory_hosted_bytes": 0,
+            "memory_borrowed_bytes": 0,
+            "extra_milli": 0,
+            "leases": 0,
+            "waiting": False,
             **times,
             **now,
         },

@@ -5,7 +5,7 @@ from views.tops import grant
 
 from gpushare.cli import main
 from gpushare.cli.command import say, table
-from gpushare.cli.look import render
+from gpushare.cli.look import columns, grants
 from gpushare.errors import RefusedError
 from gpushare.text import sentences
 from gpushare.text.printable import printable
@@ -38,8 +38,9 @@ def test_tables_and_lines(capsys):
 
 
 def test_grants_and_their_notices(capsys):
-    more = {"leases": 0, "memory_borrowed_bytes": 0, "memory_hosted_bytes": 0}
-    render.grants([grant(EVIL, tenant=EVIL, phase=EVIL, notice=EVIL, **more)])
+    workload = {"program": EVIL, "container": EVIL, "pod": {"namespace": EVIL, "name": EVIL}}
+    found = [grant(EVIL, tenant=EVIL, phase=EVIL, notice=EVIL, reason=EVIL, workload=workload)]
+    grants.show(found, list(columns.COLUMNS))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[2] == f"{TAMED}: {TAMED}"

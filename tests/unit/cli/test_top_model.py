@@ -74,9 +74,9 @@ def test_a_history_does_not_grow_without_end():
     assert len(picture.grants[0].history) == KEPT
 
 
-def test_guaranteed_is_what_it_is_served_with_once_it_is_served():
+def test_guaranteed_is_what_was_asked_for_and_granted():
     served, reserved = grant("g-1", served_milli=400), grant("g-2", served_milli=0, served_limit_milli=0)
-    assert [row.guaranteed_milli for row in look(grants=[served, reserved]).grants] == [400, 250]
+    assert [row.guaranteed_milli for row in look(grants=[served, reserved]).grants] == [250, 250]
 
 
 def test_devices_say_what_is_wrong_with_them():
