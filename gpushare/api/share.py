@@ -47,8 +47,8 @@ class GrantDevice(Struct, kw_only=True):
     addresses), `pools` (and graphs), `arrays`, `managed`, `mapped` (by the program itself), `exported` (to other
     processes or drivers), `synced` (prepared for a network card), `context` (and code). `memory_refusals`: number of
     calls that were refused device memory, as its processes count them; `memory_refused`: the last of them. `marked`:
-    number of processes that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with the
-    leases and `memory_bytes` is the limit."""
+    number of processes that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with
+    the leases and `memory_bytes` is the limit."""
 
     id: str
     index: int

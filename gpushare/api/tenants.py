@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from gpushare.api.numbers import SIZE, SIZE_MAX, number_text
 from gpushare.api.share import IdleAfter
-from gpushare.api.types import SIZE, SIZE_MAX, Placement, Quantity, number_text
+from gpushare.api.types import Placement, Quantity
 
 # A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
 ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
