@@ -37,7 +37,7 @@ AWAY_SECONDS = 10.0
 AWAY_AGAIN_SECONDS = 0.05
 _RESTART_SECONDS = 4.0
 """Maximum time between the end of a daemon and the start of the next: after that none is on its way."""
-_STARTING_SECONDS = 10.0
+_STARTING_SECONDS = 30.0
 """Age until which a daemon without a socket is being started."""
 WATCH_SECONDS = 30.0
 """Three of the daemon's bookmark intervals: a daemon that sends nothing for that long is gone."""

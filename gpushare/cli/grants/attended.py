@@ -164,6 +164,6 @@ def summary(before: Any, after: Any, seconds: float) -> str:
     share = f"{format_size(first['memory_limit_bytes'])} and {format_time(first['time_milli'])}"
     where = "the device" if count == 1 else f"{count} devices"
     if not busy and not peak:
-        return f"{share}: {where} not used in {seconds:.1f} s: the command allocated and launched nothing"
+        return f"{share}: the command did nothing on {where} in {seconds:.1f} s"
     got = min(busy / count / max(seconds, _AGAIN_SECONDS), 1)
     return f"{share}: got {got:.0%} of {where} in {seconds:.1f} s, waited {waited:.1f} s, peak {format_size(peak)}"
