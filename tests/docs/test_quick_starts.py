@@ -82,6 +82,7 @@ def events(output: str, name: str) -> list[dict]:
 
 def test_a_plain_process(follow):
     said = follow("process.md")
+    assert "0MiB /   4096MiB" in said
     assert "CUDA shows 4 GiB" in said
     assert "status 125" in said
     assert "admitted on device 0" in said
