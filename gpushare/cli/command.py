@@ -94,6 +94,14 @@ def memory_argument(text: str) -> int | str:
     return text.strip() if text.strip().endswith("%") and parse_memory(text, 1 << 40) else parse_memory(text, 0)
 
 
+def simulated_devices(text: str) -> str:
+    """For Parser.option: checks `2x16GiB`."""
+    from gpushare.node.devices import parse_simulate
+
+    parse_simulate(text)
+    return text
+
+
 def whole(what: str, least: int, most: int, advice: str = "") -> Callable[[str], int]:
     """For Parser.option: parses a number without a sign. `what`: what it is, with its article. `advice`: what to give,
     where that is not just a number from `least` to `most`."""

@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from gpushare.errors import (
     UnreachableError,
     UsageError,
 )
-from gpushare.paths import LOCK, client_socket
+from gpushare.paths import LOCK, Layout, client_socket
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -34,6 +35,10 @@ FOLLOW_AGAIN_SECONDS = 0.2
 AWAY_SECONDS = 10.0
 """Maximum wait of callers on whom a start depends for a daemon that is away; a killed one is back within 3 s."""
 AWAY_AGAIN_SECONDS = 0.05
+_RESTART_SECONDS = 4.0
+"""Maximum time between the end of a daemon and the start of the next: after that none is on its way."""
+_STARTING_SECONDS = 30.0
+"""Age until which a daemon without a socket is being started."""
 WATCH_SECONDS = 30.0
 """Three of the daemon's bookmark intervals: a daemon that sends nothing for that long is gone."""
 
@@ -70,7 +75,7 @@ class Client(Verbs):
 
     def patient(self, seconds: float) -> Self:
         """The same client, but each call waits up to `seconds` for a daemon that has run here and is away, such as one
-        that is restarted. Where none has run since the machine was started, no call waits."""
+        that is restarted, and for one that is being started. Where there is neither, no call waits."""
         other = copy.copy(self)
         other._away_seconds = seconds
         return other
@@ -174,7 +179,10 @@ class Absence:
         if its reason is another than that the daemon is away. `cause`: of a failed connection."""
         waited = time.monotonic() - self._began
         # Any other failure of a connection may mean that the daemon has begun to carry the request out.
-        away = self._was_here() if cause is None else isinstance(cause, ConnectionRefusedError | FileNotFoundError)
+        if cause is not None:
+            away = isinstance(cause, ConnectionRefusedError | FileNotFoundError)
+        else:
+            away = (waited < _RESTART_SECONDS and self._was_here()) or self._comes()
         if away and waited < self._seconds:
             return
         if waited < AWAY_AGAIN_SECONDS:
@@ -188,6 +196,24 @@ class Absence:
             return not self._path.exists() and self._path.with_name(LOCK).is_file()
         except OSError:
             return False
+
+    def _comes(self) -> bool:
+        """Whether a daemon is being started that will have its socket here: it needs a second for that."""
+        if self._path.exists():
+            return False
+        from gpushare.processes import starting  # here, since it is needed only while no daemon answers
+
+        if starting.is_locked(self._path.with_name(LOCK)):
+            return True
+        return any(_socket_of(words) == self._path for words in starting.since(_STARTING_SECONDS, "gpushare", "daemon"))
+
+
+def _socket_of(words: list[str]) -> Path:
+    """The socket of a daemon that was started with these words."""
+    given = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    given |= {option: value for option, value in pairwise(words) if option.startswith("--")}
+    state, own = given.get("--state-dir"), given.get("--socket")
+    return Layout.of(Path(state) if state else None, Path(own) if own else None).socket
 
 
 def no_answer(path: Path, error: Exception) -> UnreachableError:

@@ -74,9 +74,9 @@ def become(uid: int, gid: int) -> None:
         _hold(libc, ())
 
 
-def end_with_parent() -> None:
-    """For a child between fork and exec: it gets SIGTERM when the thread that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """For a child between fork and exec: it gets this signal when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become_nobody(keep: Collection[int] = ()) -> None:

@@ -87,6 +87,7 @@ def follow(tmp_path, rootfs):
 def test_pages_of_a_plain_node(follow):
     """One after the other, on one node."""
     said = follow(*PLAIN, before=SHELLS)
+    assert "0MiB /   4096MiB" in said
     assert "CUDA shows 4 GiB" in said
     assert "status 125" in said
     assert "admitted on device 0" in said

@@ -6,32 +6,52 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpushare.cli.command import Command, add_common, client, is_closed_to_user, print_json, say
+from gpushare.cli.command import (
+    Command,
+    add_common,
+    client,
+    is_closed_to_user,
+    print_json,
+    say,
+    simulated_devices,
+)
 from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import AWAY_SECONDS, Client, new_asker
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
+from gpushare.paths import SOCKET_ENV
+
+if TYPE_CHECKING:
+    from gpushare.cli.grants.attended import Attended
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
 # comes back after this time.
 RESERVE_SECONDS = 10
 # Interval between attempts while the previous user of the place is ending.
 AGAIN_SECONDS = 0.2
+DEVICES = "1x16GiB"
+"""What --simulate makes if it is not told."""
+_WHOLE_MILLI = 1000
 
 
 class RunCommand(Command):
     """run a command with a share of a device"""
 
     examples = (
+        (
+            "gpushare run --simulate 1x16GiB --memory 4GiB -- python3 train.py",
+            "on a simulated device of its own: needs no GPU, no daemon and no root",
+        ),
         ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "8 GiB, 30 % of the time, and what is idle"),
         ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
         (
             "gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench",
             "half of the time, and no more even when it is idle",
         ),
+        ("gpushare run --report --memory 8GiB --time 30% -- ./bench", "says at the end what it got and waited"),
         ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
     )
 
@@ -41,9 +61,23 @@ class RunCommand(Command):
             "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon. A command that "
             "root runs has a mount namespace of its own: what it mounts is not seen outside"
         )
-        add_share_options(parser, instead="--grant")
+        add_share_options(parser, instead="--grant or --simulate")
         parser.option(
             "--grant", "ID", "run in this grant, made with --keep (default: a new one, which ends with the command)"
+        )
+        parser.option(
+            "--simulate",
+            "NxSIZE",
+            f"on simulated devices of its own, which end with the command (without NxSIZE: {DEVICES}); --memory and"
+            " --time are then all of them if left out. Kernels compute nothing and take a modelled time",
+            simulated_devices,
+            nargs="?",
+            const=DEVICES,
+        )
+        parser.flag(
+            "--report",
+            "say on stderr, when the command has ended, what part of the time it got, how long it waited and its peak"
+            " of memory; always with --simulate",
         )
         add_wait(parser)
         add_common(parser)
@@ -57,17 +91,81 @@ class RunCommand(Command):
             return status
         daemon = client(args).patient(AWAY_SECONDS)
         try:
+            if args.simulate is not None:
+                return _simulated(args, argv)
+            if args.grant is None and (args.memory is None or args.time is None):
+                raise UsageError("give --memory and --time, --simulate, or --grant ID (see `gpushare run --help`)")
+            if args.report:
+                return _end(_attend(daemon, args, argv))
             if args.grant is not None:
                 _replace(daemon, argv, daemon.bind(args.grant, "process"))
-            if args.memory is None or args.time is None:
-                raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
         except GpushareError as error:
-            status = _status(daemon, error)
-            if args.json:
-                print_json({"error": {"code": error.code, "message": str(error)}, "exit_status": status})
-            say(f"gpushare: {error}", sys.stderr)
-            return status
+            return _failed(daemon, args, error)
+
+
+def _failed(daemon: Client, args: argparse.Namespace, error: GpushareError) -> int:
+    """Says why the command did not start. Returns the exit status."""
+    status = _status(daemon, error)
+    if isinstance(error, UnreachableError) and not daemon.path.exists():
+        error = UnreachableError(f"{error}. Without a GPU: `gpushare run --simulate -- CMD` needs no daemon")
+    if args.json:
+        print_json({"error": {"code": error.code, "message": str(error)}, "exit_status": status})
+    say(f"gpushare: {error}", sys.stderr)
+    return status
+
+
+def _simulated(args: argparse.Namespace, argv: list[str]) -> int:
+    """Runs the command on devices that exist only for it, and returns its exit status."""
+    if args.grant is not None or args.socket is not None:
+        raise UsageError("--simulate makes devices of its own: leave out --grant and --socket")
+    from gpushare.cli.grants.private import Private
+
+    args.memory = "100%" if args.memory is None else args.memory
+    args.time = _WHOLE_MILLI if args.time is None else args.time
+    private = Private.start(args.simulate)
+    try:
+        say(f"gpushare: simulated, {args.simulate}: kernels compute nothing and take a modelled time", sys.stderr)
+        os.environ[SOCKET_ENV] = os.fspath(private.client.path)
+        attended = _attend(private.client, args, argv)
+    finally:
+        private.end()
+    return _end(attended)
+
+
+def _attend(daemon: Client, args: argparse.Namespace, argv: list[str]) -> "Attended | int":
+    """Runs the command beside this process, and says what it got. Returns the command, or the exit status if it did not
+    start."""
+    from gpushare.cli.grants.attended import Attended, say_what_it_got
+
+    grant = (
+        daemon.grant(args.grant)
+        if args.grant is not None
+        else daemon.create(**share_request(args), wait_seconds=args.wait, ttl_seconds=RESERVE_SECONDS)
+    )
+    attended = Attended.start(lambda: _enter(daemon, args, grant, argv))
+    if not isinstance(attended, int):
+        seconds = attended.wait()
+        say_what_it_got(daemon, grant, seconds)
+    elif args.grant is None:
+        with contextlib.suppress(GpushareError):
+            daemon.release(grant["id"])
+    return attended
+
+
+def _enter(daemon: Client, args: argparse.Namespace, grant: dict[str, Any], argv: list[str]) -> int:
+    """Replaces this process by the command in a grant. If that fails, says why and returns the exit status."""
+    try:
+        binding = daemon.bind(grant["id"], "process")
+        if args.grant is None:
+            say_rounding(grant, args.memory)
+        _replace(daemon, argv, binding, apart=args.simulate is None)
+    except GpushareError as error:
+        return _failed(daemon, args, error)
+
+
+def _end(attended: "Attended | int") -> int:
+    return attended if isinstance(attended, int) else attended.end()
 
 
 def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seconds: float) -> int:
@@ -88,14 +186,15 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
-def _replace(daemon: Client, argv: list[str], binding: dict[str, Any]) -> NoReturn:
+def _replace(daemon: Client, argv: list[str], binding: dict[str, Any], *, apart: bool = True) -> NoReturn:
+    """`apart`: in a mount namespace of its own if root runs it."""
     from gpushare.inject.process import merge
 
     environment = merge(os.environ, binding["env"], binding["unset"])
-    if os.geteuid() == 0:
-        from gpushare.inject import apart  # here, since it loads ctypes, which other users' commands do not need
+    if apart and os.geteuid() == 0:
+        from gpushare.inject.apart import enter  # here, since it loads ctypes, which other users' commands do not need
 
-        apart.enter(Path(binding["dir"]), environment, daemon.path)
+        enter(Path(binding["dir"]), environment, daemon.path)
     replace(argv, environment)
 
 

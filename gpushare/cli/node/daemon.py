@@ -6,19 +6,12 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpushare.cli.command import Command
+from gpushare.cli.command import Command, simulated_devices
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 if TYPE_CHECKING:
     from gpushare.daemon.timing import Timing
-
-
-def _simulate(text: str) -> str:
-    from gpushare.node.devices import parse_simulate
-
-    parse_simulate(text)
-    return text
 
 
 def _directory(text: str) -> Path:
@@ -52,7 +45,7 @@ class DaemonCommand(Command):
             "--simulate",
             "NxSIZE",
             "serve N simulated devices with SIZE of memory each, as 2x16GiB (default: real ones)",
-            _simulate,
+            simulated_devices,
         )
         parser.option(
             "--state-dir", "DIR", "keep all run-time files below DIR (default: their usual places)", _directory

@@ -18,6 +18,12 @@ static bool root_owned(const char *path) {
   return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && gs_is_roots(status.st_uid);
 }
 
+/* A user's own daemon makes grants that belong to the user (native/interposer/os/files/grant.c). */
+static bool user_owned(const char *path) {
+  struct stat status;
+  return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
+}
+
 /* Whether this process has its grant where root's commands have it (gpushare/inject/apart.py). */
 static bool has_own(const char *own) {
   int saved = errno; /* a driver that succeeds leaves it */
@@ -29,7 +35,7 @@ static bool has_own(const char *own) {
 }
 
 /* Writes the socket's directory: GPUSHARE_SIM_DIR if set (processes without a grant), otherwise sim/ in the grant:
- * in that of root's command, or in GPUSHARE_GRANT_DIR if root owns that, or in a container's. */
+ * in that of root's command, or in GPUSHARE_GRANT_DIR if root or the user owns that, or in a container's. */
 static int directory(char *out, size_t size) {
   const char *dir = getenv("GPUSHARE_SIM_DIR");
   if (dir && *dir)
@@ -38,7 +44,7 @@ static int directory(char *out, size_t size) {
   const char *grant = getenv("GPUSHARE_GRANT_DIR");
   if (has_own(own))
     grant = own;
-  else if (grant == NULL || !root_owned(grant))
+  else if (grant == NULL || !(root_owned(grant) || user_owned(grant)))
     grant = "/run/gpushare/self";
   if (snprintf(out, size, "%s/sim", grant) >= (int)size)
     return -ENAMETOOLONG;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interposer/os/guest.h"
 #include "interposer/os/system.h"
@@ -36,6 +37,15 @@ static const char *const SYSTEM_DIRS[] = {
 static bool trusted(const char *dir) {
   struct stat file;
   return gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && gs_is_roots(file.st_uid);
+}
+
+/* A user's own daemon has simulated devices only (`gpushare run --simulate`), and nobody else looks at what its
+ * directories say. */
+static bool own_simulated(const char *dir) {
+  char path[PATH_MAX];
+  struct stat file;
+  return gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == geteuid() &&
+         snprintf(path, sizeof path, "%s/sim", dir) < (int)sizeof path && gs_stat(path, &file) == 0;
 }
 
 static bool missing(const char *dir) {
@@ -71,7 +81,7 @@ static const char *find_grant(void) {
   if (!named)
     return NULL;
   /* one that is missing is kept: the process was meant to have a share, and learns why it has none */
-  if (named[0] == '/' && strlen(named) < PATH_MAX - 32 && (trusted(named) || missing(named)))
+  if (named[0] == '/' && strlen(named) < PATH_MAX - 32 && (trusted(named) || own_simulated(named) || missing(named)))
     return named;
   gs_say("GPUSHARE_GRANT_DIR=%.200s is ignored: root does not own that directory", named);
   return NULL;

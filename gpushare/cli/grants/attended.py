@@ -1,0 +1,169 @@
+"""`gpushare run` that stays beside its command: as if it were the command to its caller, and then it says what the
+command got.
+
+The command is a child in the same process group, so a terminal treats both as one. What is sent to this process alone
+is passed on; the command ends with it; and it ends as the command did.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from gpushare.cli.command import say
+from gpushare.client import Client
+from gpushare.errors import GpushareError, NotFoundError
+from gpushare.processes.helper import end_with_parent
+from gpushare.text.units import format_size, format_time
+
+_PASSED = {
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH),
+}
+_WAITED = {*_PASSED, signal.SIGCHLD}
+_FROM_KERNEL = 0x80  # SI_KERNEL: of the terminal, which sends it to the command too
+_SETTLE_SECONDS = 0.02
+_SETTLED_SECONDS = 2.0
+_AGAIN_SECONDS = 0.01
+_RUNNING = ("bound", "active", "suspended")
+
+
+class Attended:
+    """A command beside which this process stays. Made by `start`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._status: int | None = None
+        self._began = time.monotonic()
+
+    @classmethod
+    def start(cls, run: Callable[[], int]) -> Self | int:
+        """Starts a command. `run`: replaces the process by it; where that fails, it says why and returns the exit
+        status, which is returned here."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+        failed, fails = os.pipe()
+        parent = os.getpid()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(failed)
+            _become_command(parent, before, run, fails)
+        os.close(fails)
+        attended = cls(pid)
+        with open(failed, "rb") as answer:
+            started = not answer.read()
+        if started:
+            return attended
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return status
+
+    def wait(self) -> float:
+        """Returns when the command has ended: after how many seconds. Meanwhile its signals are its own, and what stops
+        it stops this process too."""
+        while self._status is None:
+            came = signal.sigwaitinfo(_WAITED)
+            if came.si_signo == signal.SIGCHLD:
+                self._look()
+            elif came.si_signo == signal.SIGCONT or came.si_code != _FROM_KERNEL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, came.si_signo)
+        return time.monotonic() - self._began
+
+    def _look(self) -> None:
+        while self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self._status = status
+                return
+            # A terminal stops both and continues both, this process perhaps first.
+            time.sleep(_SETTLE_SECONDS)
+            if _is_stopped(self._pid):
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    def end(self) -> int:
+        """Returns the command's exit status. If a signal ended it, the same signal ends this process."""
+        assert self._status is not None
+        if not os.WIFSIGNALED(self._status):
+            return os.waitstatus_to_exitcode(self._status)
+        number = os.WTERMSIG(self._status)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command's own is the one to look at
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+        return 128 + number
+
+
+def _become_command(parent: int, mask: Any, run: Callable[[], int], fails: int) -> NoReturn:
+    status = 1
+    try:
+        end_with_parent(signal.SIGKILL)
+        if os.getppid() == parent:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            status = run()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os.write(fails, b"x")
+        os._exit(status)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def say_what_it_got(daemon: Client, before: Any, seconds: float) -> None:
+    """Prints one line to stderr, when the command has ended. `before`: the grant when it began. `seconds`: how long it
+    ran."""
+    try:
+        line = summary(before, _settled(daemon, before["id"]), seconds)
+    except GpushareError as error:
+        line = f"what it got is not known: {error}"
+    with contextlib.suppress(OSError):
+        say(f"gpushare: {line}", sys.stderr)
+
+
+def _settled(daemon: Client, grant_id: str) -> Any:
+    """The grant, once the daemon has seen that its processes have ended. One that the command has left goes on in
+    it."""
+    deadline = time.monotonic() + _SETTLED_SECONDS
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            grant = daemon.grant(grant_id)
+            if grant["phase"] not in _RUNNING or late:
+                return grant
+        except NotFoundError:  # on its way from the living grants to the ended ones
+            if late:
+                raise
+        time.sleep(_AGAIN_SECONDS)
+
+
+def summary(before: Any, after: Any, seconds: float) -> str:
+    """What a command got of its grant in these seconds."""
+    first, count = after["devices"][0], len(after["devices"])
+    pairs = list(zip(before["devices"], after["devices"], strict=True))
+    busy = sum(new["busy_ns"] - old["busy_ns"] for old, new in pairs) / 1e9
+    waited = max(new["wait_ns"] - old["wait_ns"] for old, new in pairs) / 1e9
+    peak = max(new["memory_peak_bytes"] for _, new in pairs)
+    share = f"{format_size(first['memory_limit_bytes'])} and {format_time(first['time_milli'])}"
+    where = "the device" if count == 1 else f"{count} devices"
+    if not busy and not peak:
+        return f"{share}: the command did nothing on {where} in {seconds:.1f} s"
+    got = min(busy / count / max(seconds, _AGAIN_SECONDS), 1)
+    return f"{share}: got {got:.0%} of {where} in {seconds:.1f} s, waited {waited:.1f} s, peak {format_size(peak)}"
