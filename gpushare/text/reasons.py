@@ -136,10 +136,11 @@ def waiting(
             f" each other, ask for --gang {gang['id'] or 'ID'}:{count}:independent"
         )
     if used < guaranteed - _NEAR_MILLI:
-        return (
-            f"{waits}: it is guaranteed {format_time(guaranteed)} and got {format_time(used)}, since it asks in short"
-            f" bursts and each waits for a lease: `gpushare events --grant {grant['id']}` shows for how long"
-        )
+        got = f"{waits}: it is guaranteed {format_time(guaranteed)} and got {format_time(used)}"
+        events = f"`gpushare events --grant {grant['id']}` shows each wait"
+        if used + device["waited_milli"] < _FULL_MILLI:
+            return f"{got}, for it asked for no more: each burst of its work waits for a lease first: {events}"
+        return f"{got}{_rest(grant, device, others)}: it is owed the rest, and gets it within a second: {events}"
     had = (
         f"it had the {format_time(guaranteed)} that it is guaranteed"
         if guaranteed
