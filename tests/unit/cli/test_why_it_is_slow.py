@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 def part(index: int = 0, guaranteed: int = 300, limit: int = 1000, **now: Any) -> dict[str, Any]:
-    times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli"), 0)
+    times = dict.fromkeys(("used_milli", "busy_milli", "borrowed_milli", "lent_milli", "waited_milli"), 0)
     return {
         **{"id": f"GPU-{index}", "index": index, "health": "healthy", "time_milli": guaranteed},
         **{"time_limit_milli": limit, "served_milli": guaranteed, "served_limit_milli": limit},
@@ -41,6 +41,7 @@ def refused(calls: int, why: str = "limit") -> dict[str, Any]:
 
 
 BUSY = grant(part(guaranteed=600, used_milli=550), name="g-2", tenant="team-a")
+TENANT = {"guarantee": {"time": 1000}, "allocated": {"time": 300}}
 FROZEN = {"grant": "g-1", "outcome": "", "act": "frozen", "pid": 7}
 CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
     "guaranteed less than it wants": (
@@ -95,10 +96,10 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
         " wait",
     ),
     "the program itself": (
-        grant(part(used_milli=120, waited_milli=10)),
+        grant(part(used_milli=890, busy_milli=120, waited_milli=10)),
         [node(0)],
-        "gpushare does not hold it back: it used 12% of the last second of device 0 and waited for none, so the device"
-        " waits for the program: look at its data loading and other work on the CPU (py-spy top --pid PID)",
+        "gpushare does not hold it back: it kept device 0 busy for 12% of the last second and did not wait for it, so"
+        " the device waits for the program: look at its data loading and other work on the CPU (py-spy top --pid PID)",
     ),
     "nothing to do": (
         grant(part()),
@@ -107,9 +108,9 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
         " --pid PID shows where they are)",
     ),
     "the whole device": (
-        grant(part(used_milli=990)),
+        grant(part(used_milli=990, busy_milli=990)),
         [node(0)],
-        "it had device 0 to itself for 99% of the last second: there is no more of it",
+        "it kept device 0 busy for 99% of the last second: there is no more of it",
     ),
     "no process": (
         grant(part(), processes=[]),
@@ -168,11 +169,21 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
 def test_the_first_reason(case: str) -> None:
     own, about, sentence = CASES[case]
     findings = [row for row in about if "act" in row]
-    found = reasons.slow(own, [own, BUSY], [row for row in about if "act" not in row], findings, NOW)
+    found = reasons.slow(own, [own, BUSY], [row for row in about if "act" not in row], TENANT, findings, NOW)
     assert found[0] == sentence
+
+
+def test_a_tenant_cannot_give_what_it_does_not_have() -> None:
+    own = grant(part(used_milli=300, waited_milli=700), tenant="team-b")
+    poor = {"guarantee": {"time": 300}, "allocated": {"time": 300}}
+    [found] = reasons.slow(own, [], [node(0, 200)], poor, [], NOW)
+    assert found.endswith(": team-b has no more guaranteed time to give, `gpushare tenants set` changes that")
+    served = grant(part(used_milli=400, waited_milli=600, served_milli=400))
+    [found] = reasons.slow(served, [], [node(0, 100)], TENANT, [], NOW)
+    assert "resize" not in found, "it has what is left of its tenant's guarantee already"
 
 
 def test_a_wait_comes_before_what_was_refused_and_before_devices_that_do_well() -> None:
     waits = part(1, used_milli=300, waited_milli=700)
-    found = reasons.slow(grant(refused(1), waits), [], [node(0), node(1)], [], NOW)
+    found = reasons.slow(grant(refused(1), waits), [], [node(0), node(1)], None, [], NOW)
     assert [text.split()[0] for text in found] == ["waited", "refused"]
