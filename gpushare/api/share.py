@@ -36,17 +36,18 @@ class GrantDevice(Struct, kw_only=True):
     of its tenant's limit. `entitled_milli`: what it should get now: while it works, what it is served with and its part
     of what others leave. `used_milli`: device time that it was charged in the last second; `borrowed_milli`: the part
     of that beyond what it is served with; `lent_milli`: the part of what it is served with that it left and others
-    used; `waited_milli`: how much of the second it waited without a lease. `share_got_milli`: its part of the work that
-    the device did in that second. `waits`, `reclaims`: numbers of ended waits, and of leases taken from it in mid-work
-    whose work has ended; `reclaim_ns`: time until that work was done. Counts of leases and revokes are of this run of
-    the daemon, and so are histograms: entry i counts those shorter than 2^i us and in no earlier entry, the last one
-    all longer. `memory_uncharged_bytes`: the part of the memory it holds that the driver counts beyond what its
-    processes were charged. `memory_hosted_bytes`: the part of the memory it holds that is in host memory;
-    `memory_clean_bytes`: that is on the device with a current copy in host memory; `memory_fixed_bytes`: that cannot be
-    moved, and `memory_fixed` by what it is: `small` (blocks of up to 1 MiB), `direct` (wide rows, calls with 32-bit
-    addresses), `pools` (and graphs), `arrays`, `managed`, `mapped` (by the program itself), `exported` (to other
-    processes or drivers), `synced` (prepared for a network card), `context` (and code). `memory_refusals`: number of
-    calls that were refused device memory, as its processes count them; `memory_refused`: the last of them. `marked`:
+    used; `waited_milli`: how much of the second it waited without a lease; `busy_milli`: for how much of it the device
+    worked for the grant, less than `used_milli` where a lease was held and little was done with it. `share_got_milli`:
+    its part of the work that the device did in that second. `waits`, `reclaims`: numbers of ended waits, and of leases
+    taken from it in mid-work whose work has ended; `reclaim_ns`: time until that work was done. Counts of leases and
+    revokes are of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us and in no
+    earlier entry, the last one all longer. `memory_uncharged_bytes`: the part of the memory it holds that the driver
+    counts beyond what its processes were charged. `memory_hosted_bytes`: the part of the memory it holds that is in
+    host memory; `memory_clean_bytes`: that is on the device with a current copy in host memory; `memory_fixed_bytes`:
+    that cannot be moved, and `memory_fixed` by what it is: `small` (blocks of up to 1 MiB), `direct` (wide rows, calls
+    with 32-bit addresses), `pools` (and graphs), `arrays`, `managed`, `mapped` (by the program itself), `exported` (to
+    other processes or drivers), `synced` (prepared for a network card), `context` (and code). `memory_refusals`: number
+    of calls that were refused device memory, as its processes count them; `memory_refused`: the last of them. `marked`:
     number of processes that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with
     the leases and `memory_bytes` is the limit."""
 
@@ -87,6 +88,7 @@ class GrantDevice(Struct, kw_only=True):
     share_got_milli: int = 0
     entitled_milli: int = 0
     used_milli: int = 0
+    busy_milli: int = 0
     borrowed_milli: int = 0
     lent_milli: int = 0
     waited_milli: int = 0

@@ -63,10 +63,15 @@ def _rounded(size: int) -> int:
 
 
 def slow(
-    grant: Json, others: Sequence[Json], devices: Sequence[Json], findings: Sequence[Json], at_ns: int
+    grant: Json,
+    others: Sequence[Json],
+    devices: Sequence[Json],
+    tenant: Json | None,
+    findings: Sequence[Json],
+    at_ns: int,
 ) -> list[str]:
     """Why a grant is not faster, the most important reason first. `others`: grants, among them those on its devices;
-    `devices`: of the node; `findings`: of the audit. `at_ns`: wall time now."""
+    `devices`: of the node; `tenant`: its own; `findings`: of the audit. `at_ns`: wall time now."""
     found = [text for device in grant["devices"] if (text := refused(grant, device, at_ns))]
     if grant["phase"] in _ENDED:
         return found
@@ -77,7 +82,7 @@ def slow(
         return [*stopped, *found]
     if not grant["processes"]:
         return [*found, "no process of it uses the GPU: none has called CUDA yet, or all have ended"]
-    waits = [text for device in grant["devices"] if (text := waiting(grant, device, others, devices))]
+    waits = [text for device in grant["devices"] if (text := waiting(grant, device, others, devices, tenant))]
     return [*waits, *found] if waits else [*found, *_unhindered(grant)]
 
 
@@ -118,10 +123,15 @@ def _away(grant: Json) -> Iterator[str]:
 
 
 def waiting(
-    grant: Json, device: Json, others: Sequence[Json], devices: Sequence[Json] = (), least_milli: int = _WAITS_MILLI
+    grant: Json,
+    device: Json,
+    others: Sequence[Json],
+    devices: Sequence[Json] = (),
+    tenant: Json | None = None,
+    least_milli: int = _WAITS_MILLI,
 ) -> str:
     """Why a grant waited for one of its devices (a GrantDevice), and what to type; empty: it waited for less than
-    `least_milli` of the last second. `devices`: of the node, where they are known."""
+    `least_milli` of the last second. `devices`, `tenant`: of the node and of the grant, where they are known."""
     if device["waited_milli"] < least_milli:
         return ""
     index, used = device["index"], device["used_milli"]
@@ -137,16 +147,17 @@ def waiting(
             f" each other, ask for --gang {gang['id'] or 'ID'}:{count}:independent"
         )
     if used < guaranteed + extra - _NEAR_MILLI:
-        return (
-            f"{waits}: it is guaranteed {_stake(guaranteed, extra)} and got {format_time(used)}, since it asks in short"
-            f" bursts and each waits for a lease: `gpushare events --grant {grant['id']}` shows for how long"
-        )
+        got = f"{waits}: it is guaranteed {_stake(guaranteed, extra)} and got {format_time(used)}"
+        events = f"`gpushare events --grant {grant['id']}` shows each wait"
+        if used + device["waited_milli"] < _FULL_MILLI:
+            return f"{got}, for it asked for no more: each burst of its work waits for a lease first: {events}"
+        return f"{got}{_rest(grant, device, others)}: it is owed the rest, and gets it within a second: {events}"
     had = (
         f"it had the {_stake(guaranteed, extra)} that it is guaranteed"
         if guaranteed + extra
         else "it is guaranteed nothing there and gets what others leave idle"
     )
-    return f"{waits}: {had}{_rest(grant, device, others)}: {_more_time(grant, device, devices)}"
+    return f"{waits}: {had}{_rest(grant, device, others)}: {_more_time(grant, device, devices, tenant)}"
 
 
 def _stake(guaranteed: int, extra: int) -> str:
@@ -162,7 +173,7 @@ def _limit(grant: Json, device: Json) -> str:
 def _rest(grant: Json, device: Json, others: Sequence[Json]) -> str:
     """Who has the rest of the device, in words."""
     rows = [
-        (part["used_milli"], guaranteed_milli(part), one)
+        (part["used_milli"], _stake(guaranteed_milli(part), extra_milli(part)), one)
         for one in others
         if one["id"] != grant["id"]
         for part in one["devices"]
@@ -170,7 +181,7 @@ def _rest(grant: Json, device: Json, others: Sequence[Json]) -> str:
     ]
     rows.sort(key=lambda row: (-row[0], row[2]["id"]))
     named = [
-        f"{one['id']} of {one['tenant']} got {format_time(used)} (guaranteed {format_time(guaranteed)})"
+        f"{one['id']} of {one['tenant']} got {format_time(used)} (guaranteed {guaranteed})"
         for used, guaranteed, one in rows[:_NAMED]
     ]
     if len(rows) > _NAMED:
@@ -178,9 +189,10 @@ def _rest(grant: Json, device: Json, others: Sequence[Json]) -> str:
     return f"; {', '.join(named)}" if named else ""
 
 
-def _more_time(grant: Json, device: Json, devices: Sequence[Json]) -> str:
+def _more_time(grant: Json, device: Json, devices: Sequence[Json], tenant: Json | None) -> str:
     here = next((one for one in devices if one["id"] == device["id"]), None)
-    free = here["allocatable"]["time"] if here is not None else 0
+    if here is None:
+        return f"`gpushare why {grant['id']}` says what to do"
     idle = [
         one["index"]
         for one in devices
@@ -188,27 +200,31 @@ def _more_time(grant: Json, device: Json, devices: Sequence[Json]) -> str:
         and one["allocatable"]["time"] >= WHOLE // 2
         and one["allocatable"]["memory"] >= device["memory_limit_bytes"]
     ]
-    more = min(WHOLE, device["time_milli"] + free)
+    free = here["allocatable"]["time"]
+    own = tenant["guarantee"]["time"] - tenant["allocated"]["time"] if tenant is not None else free
+    more = device["time_milli"] + min(free, max(0, own))
     advice = []
-    if free and more > device["time_milli"]:
-        advice.append(f"`gpushare grant resize {grant['id']} --time {format_time(more)}`")
+    if more > max(guaranteed_milli(device), device["time_milli"]):
+        advice.append(f"`gpushare grant resize {grant['id']} --time {format_time(min(WHOLE, more))}`")
+    elif free > 0 and own <= 0:
+        advice.append(f"{grant['tenant']} has no more guaranteed time to give, `gpushare tenants set` changes that")
     if idle:
         advice.append(f"device {idle[0]} has room, start it there with --gpu {idle[0]}")
-    if here is not None and not advice:
+    if not advice:
         advice.append(f"the rest of device {device['index']} is guaranteed to others, `gpushare plan` says what fits")
-    return ", or ".join(advice) or f"`gpushare why {grant['id']}` says what to do"
+    return ", or ".join(advice)
 
 
 def _unhindered(grant: Json) -> Iterator[str]:
     for device in grant["devices"]:
-        index, used = device["index"], device["used_milli"]
-        if used >= _FULL_MILLI:
-            yield f"it had device {index} to itself for {format_time(used)} of the last second: there is no more of it"
-        elif used:
+        index, busy = device["index"], device["busy_milli"]
+        if busy >= _FULL_MILLI:
+            yield f"it kept device {index} busy for {format_time(busy)} of the last second: there is no more of it"
+        elif busy or device["used_milli"]:
             yield (
-                f"gpushare does not hold it back: it used {format_time(used)} of the last second of device {index} and"
-                " waited for none, so the device waits for the program: look at its data loading and other work on"
-                " the CPU (py-spy top --pid PID)"
+                f"gpushare does not hold it back: it kept device {index} busy for {format_time(busy)} of the last"
+                " second and did not wait for it, so the device waits for the program: look at its data loading and"
+                " other work on the CPU (py-spy top --pid PID)"
             )
         else:
             yield (

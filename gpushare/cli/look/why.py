@@ -13,10 +13,10 @@ _number = whole("a number", 0, 10**9 - 1, "give 0 or more")
 
 
 class WhyCommand(Command):
-    """why a grant is slow or was refused memory, and the last decisions about it; or about the whole node
+    """why a grant is slow or was refused memory, and what to do
 
-    Without a grant: inside a share about that one; elsewhere who holds idle devices, and who waits while others have
-    more than they are entitled to.
+    With the latest decisions about it. Without a grant: inside a share about that one; elsewhere who holds idle
+    devices, and who waits while others have more than they are entitled to.
     """
 
     examples = (

@@ -56,7 +56,7 @@ def _grant_device(
     assert live is not None and live.handle is not None
     stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
     uncharged, movable = live.uncharged(ordinal), reports.sums(live) if live.asked.lends else None
-    had = book.had, book.share_got_milli, book.entitled_milli
+    had = book.had, book.share_got_milli, book.busy_milli, book.entitled_milli
     made_of = (place, kept, healthy, refused.calls, share, stats, uncharged, movable, *had)
     if book.shown is None or book.shown[0] != made_of:
         shown = _served(_placed(place, kept, healthy, refused), book, stats, share, uncharged)
@@ -105,6 +105,7 @@ def _served(
     shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
     shown.share_got_milli, shown.entitled_milli = book.share_got_milli, book.entitled_milli
     shown.used_milli, shown.borrowed_milli = book.had.used_milli, book.had.borrowed_milli
+    shown.busy_milli = book.busy_milli
     shown.lent_milli, shown.waited_milli = book.had.lent_milli, book.had.waited_milli
     shown.waiting, shown.held, shown.marked = stats.waiting, stats.held, stats.marked
     return shown

@@ -33,8 +33,9 @@ class DeviceBook:
 
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
-    `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
-    what it should get now. `shown`: the values that the last view was made of, and that view, which is never changed.
+    `window`: the counters one second ago. `had`: what the grant had of the device in that second, and `busy_milli` for
+    how much of it the device worked for the grant. `entitled_milli`: what it should get now. `shown`: the values that
+    the last view was made of, and that view, which is never changed.
     """
 
     carried: Totals
@@ -43,6 +44,7 @@ class DeviceBook:
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
+    busy_milli: int = 0
     entitled_milli: int = 0
     had: Had = field(default=Had())
     shown: tuple[tuple[object, ...], GrantDevice] | None = field(default=None, compare=False, repr=False)
@@ -118,6 +120,7 @@ def shares_got(samples: list[Sample], wall_ns: int) -> None:
     for sample in samples:
         whole = busy[sample.device_index]
         sample.book.share_got_milli = _busy(sample) * 1000 // whole if whole else 0
+        sample.book.busy_milli = min(1000, _busy(sample) * 1000 // wall_ns) if wall_ns > 0 else 0
         sample.book.had = found.get((sample.grant_id, sample.device_id), Had())
     for sample in samples:
         sample.book.window = sample.stats

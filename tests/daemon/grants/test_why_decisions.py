@@ -1,8 +1,10 @@
 """`gpushare why` with a real daemon: admission, resizes and ends of a grant, and the two standing questions."""
 
 import json
+import subprocess
 
 import pytest
+from run.running import GPUSHARE
 from run.waiting import until
 
 from gpushare.errors import NotFoundError, RefusedError
@@ -69,3 +71,47 @@ def test_who_holds_idle_devices_and_who_is_refused_for_it(make_daemon):
     daemon.start()
     [admitted] = explained(client, holder)["decisions"]
     assert admitted["text"].startswith("admitted on device 0: 5GiB of memory and 25% of its time")
+
+
+def test_memory_that_was_refused_is_known_while_it_runs_and_after_its_end(attentive):
+    client = attentive.client
+    program = attentive.spin("1GiB", "25%", gpu="1")
+    [grant] = [one["id"] for one in client.grants()]
+
+    def device():
+        [one] = [one for one in client.grants(ended=True) if one["id"] == grant]
+        return one["devices"][0]
+
+    assert (device()["memory_refusals"], device()["memory_refused"]) == (0, None)
+    assert [program.tell("alloc 2GiB")["ok"] for _ in range(3)] == [False] * 3
+    until(lambda: device()["memory_refusals"] == 3, "all are counted", 20)
+    last = device()["memory_refused"]
+    assert (last["asked_bytes"], last["limit_bytes"], last["why"]) == (2 << 30, 1 << 30, "limit")
+    assert last["left_bytes"] == (1 << 30) - attentive.books(1)["bytes"]
+    own = attentive.cli_here("why", grant).stdout.splitlines()
+    assert own[1].endswith(f"0 s ago: `gpushare grant resize {grant} --memory 3GiB`, or let the program take less"), own
+    assert not program.tell("alloc 3GiB")["ok"]
+    program.close()  # and is read no more while it lives
+    until(lambda: not client.grants(), "it has ended", 20)
+    assert (device()["memory_refusals"], device()["memory_refused"]["asked_bytes"]) == (4, 3 << 30)
+    events = client.call("GET", f"/v1/events?grant={grant}&kind=refused")["events"]
+    assert sum(event["value"] for event in events) == 4
+    assert (events[-1]["device"], events[-1]["refused"]["asked_bytes"]) == (1, 3 << 30)
+    [told] = [one for one in explained(client, grant)["decisions"] if one["what"] == "refused"]
+    assert told["text"].startswith("refused memory 4 times, the last time when it asked for 3GiB with ")
+    assert f"{grant}: {told['text']}" in attentive.cli_here("ps", "--all").stdout
+    counted = f'gpushare_memory_refusals_total{{grant="{grant}",tenant="default",gpu_uuid="{device()["id"]}"}} 4.0'
+    assert counted in client.text("/metrics").splitlines()
+
+
+def test_inside_a_share_the_question_is_about_that_share(daemon, client):
+    kept = client.create(memory="1GiB", time="25%", keep=True)["id"]
+    inside = daemon.run("1GiB", "25%", *GPUSHARE, "why", "--json", gpu="1")
+    done = subprocess.run(inside, env=daemon.env, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["grant"] not in ("", kept)
+    assert found["why"] == ["no process of it uses the GPU: none has called CUDA yet, or all have ended"]
+    gone = daemon.run("1GiB", "25%", *GPUSHARE, "why", "--socket", "/nowhere", gpu="1")
+    done = subprocess.run(gone, env=daemon.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert "this is share g-" in done.stderr

@@ -58,6 +58,7 @@ def device(index: int, asked: int, served: int, **now: int) -> dict[str, int]:
         **{"served_limit_milli": 1000, "memory_bytes": 512 << 20, "memory_limit_bytes": 8 << 30, "leases": 4},
         "memory_borrowed_bytes": 0,
         "memory_hosted_bytes": 0,
+        **{"id": f"GPU-{index}", "memory_refusals": 0, "memory_refused": None, "time_limit_milli": 1000},
         **times,
         **now,
     }
@@ -66,7 +67,8 @@ def device(index: int, asked: int, served: int, **now: int) -> dict[str, int]:
 def grant(
     name: str, tenant: str, *devices: dict[str, int], notice: str = "", phase: str = "active"
 ) -> dict[str, object]:
-    return {"id": name, "tenant": tenant, "phase": phase, "devices": devices, "processes": [1], "notice": notice}
+    whole = {"id": name, "tenant": tenant, "phase": phase, "devices": devices, "processes": [1], "notice": notice}
+    return {**whole, "gang": None}
 
 
 def test_ps_states_what_is_true_of_a_share(capsys):
@@ -97,7 +99,9 @@ g-2    team-a   active      1     0%          0%  61.2%     61.2%      -       -
 g-3    c        active      0    25%         25%  25.3%         -      -     76%  512MiB   8GiB       4     1
 g-4    default  reserved    1    30%         30%     0%         -      -       -  512MiB   8GiB       4     1
 g-5    default  released    1    30%           -      -         -      -       -  512MiB   8GiB       4     1
-g-2: waited 100% of the last second for device 0: it is guaranteed nothing there and gets what others leave idle
+g-2: waited 100% of the last second for device 0: it is guaranteed nothing there and gets what others leave idle; \
+g-1 of team-b got 74.7% (guaranteed 75%), g-3 of c got 25.3% (guaranteed 25%): `gpushare why g-2` says what to do
 g-3: device 1 does not work
-g-3: waited 76% of the last second for device 0: it had its guarantee of 25%, what others leave idle comes on top
+g-3: waited 76% of the last second for device 0: it had the 25% that it is guaranteed; g-1 of team-b got 74.7% \
+(guaranteed 75%): `gpushare why g-3` says what to do
 """
