@@ -14,6 +14,7 @@ from typing import Any
 from gpushare.cli.command import say
 from gpushare.cli.look.columns import BY_NAME, DEFAULT, ENDED, Column
 from gpushare.text.overview import extra_milli, guaranteed_milli
+from gpushare.text.sentences import guarantee
 from gpushare.text.units import format_time
 
 _LONG_MILLI = 500
@@ -145,6 +146,4 @@ def _waits(device: Any) -> str:
     waits = f"waited {format_time(device['waited_milli'])} of the last second for device {device['index']}"
     if not guaranteed + extra:
         return f"{waits}: it is guaranteed nothing there and gets what others leave idle"
-    had = f"its guarantee of {format_time(guaranteed)}" if guaranteed else "nothing guaranteed"
-    had += f" and {format_time(extra)} extra" if extra else ""
-    return f"{waits}: it had {had}, what others leave idle comes on top"
+    return f"{waits}: it is {guarantee(guaranteed, extra)} and had it; what others leave idle comes on top"

@@ -6,7 +6,7 @@ from gpushare.cli.command import NOTHING, say, table
 from gpushare.cli.look.columns import held
 from gpushare.text.fixed import fixed_in_words
 from gpushare.text.overview import extra_milli, guaranteed_milli, tree
-from gpushare.text.sentences import clock, ms
+from gpushare.text.sentences import clock, guarantee, ms
 from gpushare.text.units import format_size, format_time
 
 
@@ -163,9 +163,8 @@ def _served(device: Any) -> str:
     asked, served = (device["time_milli"], device["time_limit_milli"]), device["served_milli"]
     if (served, device["served_limit_milli"]) in (asked, (0, 0)):
         return ""
-    guaranteed, extra = guaranteed_milli(device), extra_milli(device)
-    text = f", now {format_time(guaranteed)} guaranteed{f' and {format_time(extra)} extra' if extra else ''}"
-    return f"{text}, at most {format_time(device['served_limit_milli'])}"
+    now = guarantee(guaranteed_milli(device), extra_milli(device))
+    return f", now {now}, at most {format_time(device['served_limit_milli'])}"
 
 
 def _in_words(device: Any) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_TIMES = ("guaranteed_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
+_TIMES = ("guaranteed_ns", "extra_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
 _NUMBERS = (
     *(*_TIMES, "waited_owed_ns", "waited_limit_ns", "busy_ns"),
     *("memory_byte_s", "hosted_byte_s", "moved_out_bytes", "moved_in_bytes", "stalled_ns", "stalls"),
@@ -44,7 +44,7 @@ _NAMES = {
     "holder": ("tenant", "holder_tenant", "holder"),
 }
 _OF_HOLDERS = ("stalled_ns", "stalls")
-_TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
+_TITLES = ("GUARANTEED", "EXTRA", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
 _BAR = 24
 _INDENTED = 1000
 """Maximum number of JSON rows that are indented: a longer list is for programs, and would take a second to indent."""
@@ -229,7 +229,7 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> N
                 line.append(f"{_cost(row, cost):.2f}")
         if sys.stdout.isatty() and shutil.get_terminal_size().columns >= 120:
             titles.append("USED")
-            used = [sum(row[name] for name in _TIMES[:3]) for row in rows]
+            used = [sum(row[name] for name in _TIMES[:4]) for row in rows]
             most = max(1, *used)
             for line, whole in zip(lines, used, strict=True):
                 line.append("█" * round(_BAR * whole / most))

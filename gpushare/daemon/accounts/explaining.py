@@ -16,10 +16,12 @@ from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.state.state import Refusal, State
 from gpushare.errors import GpushareError
 from gpushare.policy.grants.admission import Place
+from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
+from gpushare.text.sentences import guarantee
 from gpushare.text.units import format_size, format_time, parse_time
 
 DECISIONS = 20
@@ -63,7 +65,7 @@ class Explaining:
             grant=record.id,
             tenant=record.tenant,
             phase="suspended" if record.is_suspended else record.phase.value,
-            now=_now(state.live(grant_id), self._moves) if grant_id in state else [],
+            now=_now(state.live(grant_id), self._moves, placement.standing(state)) if grant_id in state else [],
             decisions=sorted([*own, *leases], key=lambda decision: decision.at_ns),
         )
 
@@ -102,7 +104,7 @@ class Explaining:
             f" in the last second {unused}"
         )
         if book.had.lent_milli:
-            text += f", {format_time(book.had.lent_milli)} of it out of this grant's guarantee"
+            text += f", {format_time(book.had.lent_milli)} of it out of this grant's guarantee and extra"
         if blocked:
             text += "; without it there would be room for " + ", ".join(dict.fromkeys(one.text for one in blocked))
         return why.IdleHolder(
@@ -188,8 +190,8 @@ def _admitted(record: GrantRecord) -> list[why.Decision]:
     ]
 
 
-def _now(live: Live, moves: Moves) -> list[str]:
-    """The grant's present state, in a sentence per device."""
+def _now(live: Live, moves: Moves, standing: Standing) -> list[str]:
+    """The grant's present state, in a sentence per device. `standing`: of all grants."""
     shares: list[Share | None] = [*live.shares] or [None] * len(live.record.places)
     found = []
     for place, share in zip(live.record.places, shares, strict=True):
@@ -197,18 +199,19 @@ def _now(live: Live, moves: Moves) -> list[str]:
         if book is None or share is None:
             found.append(f"device {place.index}: nothing of it runs yet")
             continue
-        had, guarantee = book.had, share.guarantee_milli
-        text = f"device {place.index}: guaranteed {format_time(guarantee)}; in the last second it got"
+        had, served = book.had, share.guarantee_milli
+        kept = min(served, standing.kept.get((live.id, place.device), place.guaranteed_milli))
+        text = f"device {place.index}: {guarantee(kept, served - kept)}; in the last second it got"
         text += f" {format_time(had.used_milli)}"
         text += f" ({format_time(had.borrowed_milli)} of that borrowed)" if had.borrowed_milli else ""
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
         if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
             text += "; " + _away(live, moves.meanwhile(live))
-        if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
+        if had.waited_milli >= _LONG_MILLI and had.used_milli >= served:
             text += (
                 ": it has what it is guaranteed, and others leave nothing idle"
-                if guarantee
+                if served
                 else (": it is guaranteed nothing, and others leave nothing idle")
             )
         found.append(text)
