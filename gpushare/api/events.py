@@ -48,8 +48,9 @@ class LeaseEvent(Struct, kw_only=True):
     `value_ns`: whichever of the two the kind is about. `woke`: the wait began with a wake. `running`: the work had not
     drained, but the grant got another lease, ended, or did not report the end of its work for one second. `rule`: why
     the lease was revoked; for a new lease, why the previous one was revoked, or why the device was free. `level`: what
-    the lease is paid from; surplus is borrowed. `guarantee_milli`, `had_milli`: guarantee on this device, and time had
-    in the last second; for a lease those of its own grant, otherwise those of `other`."""
+    the lease is paid from; surplus is borrowed. `guarantee_milli`, `extra_milli`, `had_milli`: what was asked for on
+    this device and granted, what came on top of that of its tenant's guarantee, and time had in the last second; for a
+    lease those of its own grant, otherwise those of `other`."""
 
     seq: int
     t_ns: int
@@ -70,6 +71,7 @@ class LeaseEvent(Struct, kw_only=True):
     running: bool
     guarantee_milli: int
     had_milli: int
+    extra_milli: int = 0
     word: str | None = None
     slot: int | None = None
     pid: int | None = None

@@ -14,17 +14,18 @@ CUTS_MAX = 366
 
 
 class UsageRow(Struct, kw_only=True):
-    """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`,
-    `scavenged_ns`: device time used within its guarantee, of what others left idle, and of the latter as a tenant of
-    weight 0; their sum is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it
-    waited without a lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it
-    had used all that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work.
-    `memory_byte_s`: bytes on the device times seconds; `hosted_byte_s`: bytes in host memory. `moved_out_bytes`,
-    `moved_in_bytes`: copied to host memory and back. `stalled_ns`: for how long calls of its programs waited for memory
-    that was in host memory, in `stalls` waits that are over. By holder the rows are of that alone: `holder` and
-    `holder_tenant` are the grant whose memory stood in the way, and its tenant; both are empty where it was only the
-    copy, and the tenant `(held)` stands for a person who had it stay away. `reclaims`: how often a lease was taken in
-    mid-work. `launches`: kernels, graphs and other submitted work."""
+    """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`: device time used within
+    what its grants asked for and were granted; `extra_ns`: beyond that, of what no grant has asked for of its tenant's
+    guarantee; `borrowed_ns`, `scavenged_ns`: of what others left idle, and of that as a tenant of weight 0. The sum of
+    the four is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited without
+    a lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all that
+    its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes on the
+    device times seconds; `hosted_byte_s`: bytes in host memory. `moved_out_bytes`, `moved_in_bytes`: copied to host
+    memory and back. `stalled_ns`: for how long calls of its programs waited for memory that was in host memory, in
+    `stalls` waits that are over. By holder the rows are of that alone: `holder` and `holder_tenant` are the grant whose
+    memory stood in the way, and its tenant; both are empty where it was only the copy, and the tenant `(held)` stands
+    for a person who had it stay away. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs
+    and other submitted work."""
 
     tenant: str = ""
     grant: str = ""
@@ -33,6 +34,7 @@ class UsageRow(Struct, kw_only=True):
     holder_tenant: str = ""
     begins_ns: int = 0
     guaranteed_ns: int = 0
+    extra_ns: int = 0
     borrowed_ns: int = 0
     scavenged_ns: int = 0
     lent_ns: int = 0

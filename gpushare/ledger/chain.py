@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpushare.ledger.schema import KINDS
+from gpushare.ledger.schema import KINDS, LATER
 from gpushare.ledger.sqlite_file import DamagedError
 
 _AHEAD_NS = 24 * 3600 * 10**9
@@ -38,8 +38,11 @@ class Link(NamedTuple):
     hash: bytes = bytes(32)
 
 
-def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
-    """The hash of a row."""
+def following(table: str, before: bytes, row: int, values: Sequence[object]) -> bytes:
+    """The hash of a row. `values`: of the table's `columns`."""
+    later = len(LATER.get(table, ()))
+    if later and not any(values[-later:]):
+        values = values[:-later]
     return hashlib.sha256(before + _encoded([row, *values]).encode()).digest()
 
 
@@ -53,7 +56,7 @@ def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tu
     names = columns(table)
     statement = f"INSERT INTO {table} (id, {', '.join(names)}, hash) VALUES ({', '.join('?' * (len(names) + 2))})"
     for number, values in enumerate(rows, last + 1):
-        new = Link(number, following(head.hash, number, values))
+        new = Link(number, following(table, head.hash, number, values))
         if insert(table, number, statement, (number, *values, new.hash)):
             head = new
     _set_link(db, table, "head", head)
@@ -117,7 +120,7 @@ def fault(db: sqlite3.Connection, table: str, until: int | None = None) -> tuple
     for row, hash_, *values in db.execute(query, (anchor.row, (1 << 63) - 1 if until is None else until)):
         if row <= last.row:
             return f"row {row} is before the beginning of the chain", count, before
-        if hash_ != following(last.hash, row, values):
+        if hash_ != following(table, last.hash, row, values):
             wrong = f"row {row} is not what was written, or a row between {last.row} and it is gone"
             return wrong, count, before
         last, count = Link(row, hash_), count + 1

@@ -36,7 +36,8 @@ class Period(Struct, frozen=True):
     the end, wherever it was. `memory_mib_ms`: MiB on the device times ms.
     `waited_owed_ns`, `waited_limit_ns`: the parts of `waited_ns` while it was owed guaranteed time, and while it had
     used all that its limit allows; during the rest it had had its guarantee. `launches`: kernels, graphs and other
-    work.
+    work. `extra_ns`: of what it used and did not borrow, what it had beyond `granted_ns`, out of what no grant has
+    asked for of its tenant's guarantee.
 
     Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
     """
@@ -64,6 +65,7 @@ class Period(Struct, frozen=True):
     waited_owed_ns: int = 0
     waited_limit_ns: int = 0
     launches: int = 0
+    extra_ns: int = 0
 
 
 class Move(Struct, frozen=True):

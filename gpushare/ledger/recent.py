@@ -321,10 +321,8 @@ def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:  # it writes, and there may be no room for that
             db.execute("PRAGMA auto_vacuum = FULL")
-        db.executescript(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250;"
-            f"BEGIN; {SCHEMA} COMMIT;"
-        )
+        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250;")
+        _transaction(db, 0, [_made])
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     finally:
         if found != "ok":
@@ -332,6 +330,21 @@ def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
     if found != "ok":
         raise sqlite3.DatabaseError(found)
     return db
+
+
+def _made(db: sqlite3.Connection, _: int) -> None:
+    """Makes the tables. Those of an earlier version, which have fewer columns, are made anew with their rows."""
+    older = {}
+    for name, columns in TABLES.items():
+        has = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
+        if has and not has.issuperset(columns):
+            values = ", ".join(column if column in has else "0" for column in (*columns, "seq"))
+            older[name] = db.execute(f"SELECT {values} FROM {name} ORDER BY rowid").fetchall()
+            db.execute(f"DROP TABLE {name}")
+    for statement in filter(None, SCHEMA.split(";")):
+        db.execute(statement)
+    for name, rows in older.items():
+        db.executemany(PUT[name], rows)
 
 
 def _transaction(db: sqlite3.Connection, seq: int, changes: Iterable[Change]) -> None:

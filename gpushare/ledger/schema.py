@@ -2,12 +2,15 @@
 
 from gpushare.ledger.entries import MOVES, PERIODS
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 CHAINED = ("periods", "hours", "days")
 MOVING = ("moves", "move_hours", "move_days")
 """Tables of what grants got, and of what moving their memory cost. Rows of each are later rolled up into the next."""
 KINDS = dict.fromkeys(CHAINED, PERIODS) | dict.fromkeys(MOVING, MOVES)
 """The tables whose rows are chained (gpushare/ledger/chain.py), and the kind of their rows."""
+LATER = dict.fromkeys(CHAINED, ("extra_ns",))
+"""Columns at the end of a table that its first rows did not have. Where they are 0 a row's hash does not cover them, so
+that the chain of a file from before them holds."""
 
 
 def _made(table: str) -> str:
@@ -55,5 +58,11 @@ CREATE TABLE chains (
 ) STRICT;
 """ + "".join(map(_made, KINDS))
 _OF_MOVES = "".join(map(_made, MOVING))
-STEPS = {0: _SCHEMA, 7: f"ALTER TABLE runs ADD COLUMN {_MOVED};{_OF_MOVES}", 8: _OF_MOVES}
+_EXTRA = "".join(f"ALTER TABLE {table} ADD COLUMN extra_ns INTEGER NOT NULL DEFAULT 0;" for table in CHAINED)
+STEPS = {
+    0: _SCHEMA,
+    7: f"ALTER TABLE runs ADD COLUMN {_MOVED};{_OF_MOVES}{_EXTRA}",
+    8: f"{_OF_MOVES}{_EXTRA}",
+    9: _EXTRA,
+}
 """What makes a file of this version, or an empty one, one of SCHEMA_VERSION. Others are replaced (salvage.py)."""

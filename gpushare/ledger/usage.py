@@ -54,6 +54,7 @@ class Sums:
     waits: int = 0
     reclaims: int = 0
     launches: int = 0
+    extra_ns: int = 0
     hosted_mib_ms: int = 0
     out_bytes: int = 0
     in_bytes: int = 0

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from gpushare.text.overview import WHOLE, extra_milli, guaranteed_milli
+from gpushare.text.sentences import guarantee
 from gpushare.text.units import format_size, format_time
 
 Json: TypeAlias = Any
@@ -147,21 +148,17 @@ def waiting(
             f" each other, ask for --gang {gang['id'] or 'ID'}:{count}:independent"
         )
     if used < guaranteed + extra - _NEAR_MILLI:
-        got = f"{waits}: it is guaranteed {_stake(guaranteed, extra)} and got {format_time(used)}"
+        got = f"{waits}: it is {guarantee(guaranteed, extra)} and got {format_time(used)}"
         events = f"`gpushare events --grant {grant['id']}` shows each wait"
         if used + device["waited_milli"] < _FULL_MILLI:
             return f"{got}, for it asked for no more: each burst of its work waits for a lease first: {events}"
         return f"{got}{_rest(grant, device, others)}: it is owed the rest, and gets it within a second: {events}"
     had = (
-        f"it had the {_stake(guaranteed, extra)} that it is guaranteed"
+        f"it is {guarantee(guaranteed, extra)} and had it"
         if guaranteed + extra
         else "it is guaranteed nothing there and gets what others leave idle"
     )
     return f"{waits}: {had}{_rest(grant, device, others)}: {_more_time(grant, device, devices, tenant)}"
-
-
-def _stake(guaranteed: int, extra: int) -> str:
-    return format_time(guaranteed) + (f" and {format_time(extra)} extra" if extra else "")
 
 
 def _limit(grant: Json, device: Json) -> str:
@@ -173,7 +170,7 @@ def _limit(grant: Json, device: Json) -> str:
 def _rest(grant: Json, device: Json, others: Sequence[Json]) -> str:
     """Who has the rest of the device, in words."""
     rows = [
-        (part["used_milli"], _stake(guaranteed_milli(part), extra_milli(part)), one)
+        (part["used_milli"], guarantee(guaranteed_milli(part), extra_milli(part)), one)
         for one in others
         if one["id"] != grant["id"]
         for part in one["devices"]
@@ -181,7 +178,7 @@ def _rest(grant: Json, device: Json, others: Sequence[Json]) -> str:
     ]
     rows.sort(key=lambda row: (-row[0], row[2]["id"]))
     named = [
-        f"{one['id']} of {one['tenant']} got {format_time(used)} (guaranteed {guaranteed})"
+        f"{one['id']} of {one['tenant']} got {format_time(used)} ({guaranteed})"
         for used, guaranteed, one in rows[:_NAMED]
     ]
     if len(rows) > _NAMED:

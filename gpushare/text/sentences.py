@@ -20,6 +20,11 @@ def ms(ns: int) -> str:
     return f"{ns / 1e6:.3f} ms"
 
 
+def guarantee(milli: int, extra_milli: int) -> str:
+    """What was asked for and granted, and what the tenant's guarantee adds: "guaranteed 5% and 95% extra"."""
+    return f"guaranteed {format_time(milli)}{f' and {format_time(extra_milli)} extra' if extra_milli else ''}"
+
+
 def _who(event: Any, which: str) -> str:
     tenant = event["other_tenant" if which == "other" else "tenant"]
     return f"{event[which]} of {tenant}" if event[which] else "a grant that ended"
@@ -55,8 +60,9 @@ def _happened(event: Any) -> str:
 def event(event: Any) -> str:
     """One receipt, one line."""
     why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
-    if event["guarantee_milli"]:
-        why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
+    if event["guarantee_milli"] or event["extra_milli"]:
+        share = guarantee(event["guarantee_milli"], event["extra_milli"])
+        why.append(f"{share}, had {format_time(event['had_milli'])}")
     reasons = f": {'; '.join(why)}" if why else ""
     return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{reasons}"
 

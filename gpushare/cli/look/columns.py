@@ -136,12 +136,12 @@ COLUMNS = (
         "TENANT",
         "whose share it is",
         lambda grant, _: grant["tenant"],
-        rank=5,
+        rank=6,
         silent=lambda grant, _: grant["tenant"] == "default",
     ),
     Column("class", "CLASS", "kind of work it was asked for", lambda grant, _: grant["class"]),
     Column(
-        "phase", "PHASE", "where in its life it is", _phase, rank=6, silent=lambda grant, _: grant["phase"] == "active"
+        "phase", "PHASE", "where in its life it is", _phase, rank=5, silent=lambda grant, _: grant["phase"] == "active"
     ),
     Column(
         "device",

@@ -20,7 +20,7 @@ _LONG_MILLI = 500
 """A longer wait, in ms of the last second, is explained."""
 _NOTICES = 4
 """Lines below the table; with more, the last one counts the rest."""
-_TEXT_MAX, _TEXT_LEAST = 20, 12
+_TEXT_MAX, _TEXT_LEAST = 20, 14
 """Widest column of text on a terminal, and the least room for a column that is cut to what is left."""
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpushare.cli.command import NOTHING, say, table
+from gpushare.cli.look import columns
 from gpushare.cli.look.columns import held
 from gpushare.text.fixed import fixed_in_words
 from gpushare.text.overview import extra_milli, guaranteed_milli, tree
@@ -76,6 +77,9 @@ def grant(found: Any) -> None:
         say(f"  directory   {found['dir']}")
     if found["processes"]:
         say(f"  processes   {' '.join(map(str, found['processes']))}")
+    if what := found["workload"]["program"]:
+        say(f"  program     {what}")
+    say(f"  who         {columns.BY_NAME['who'].of(found, None)}")
     if (memory := found["residency"]) is not None:
         say(f"  its memory  {_where(memory)}; {_idle_after(found['idle_after_seconds'])}")
     for wall in found["walls"]:
@@ -163,9 +167,9 @@ def _served(device: Any) -> str:
     asked, served = (device["time_milli"], device["time_limit_milli"]), device["served_milli"]
     if (served, device["served_limit_milli"]) in (asked, (0, 0)):
         return ""
-    guaranteed, extra = guaranteed_milli(device), extra_milli(device)
-    text = f", now {format_time(guaranteed)} guaranteed{f' and {format_time(extra)} extra' if extra else ''}"
-    return f"{text}, at most {format_time(device['served_limit_milli'])}"
+    extra = f" and {format_time(extra_milli(device))} extra" if extra_milli(device) else ""
+    most = format_time(device["served_limit_milli"])
+    return f", now {format_time(guaranteed_milli(device))} guaranteed{extra}, at most {most}"
 
 
 def _in_words(device: Any) -> str:

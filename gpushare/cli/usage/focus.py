@@ -26,7 +26,8 @@ COLUMNS = (
     *("SkuId", "SubAccountId", "SubAccountName", "Tags"),
 )
 _DESCRIPTIONS = {
-    "guaranteed": "GPU time by the tenant's guarantee",
+    "guaranteed": "GPU time that was asked for and granted",
+    "extra": "GPU time of the tenant's guarantee that no grant has asked for",
     "borrowed": "GPU time that others left idle",
     "scavenged": "GPU time that no other tenant wanted",
     "memory": "GPU memory held",

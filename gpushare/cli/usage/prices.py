@@ -10,7 +10,7 @@ from gpushare.paths import PRICES
 from gpushare.policy.usage.billing import Prices
 from gpushare.text import toml
 
-_KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib", "hosted_gib")
+_KEYS = ("guaranteed", "extra", "borrowed", "scavenged", "memory_gib", "hosted_gib")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 PRICE_MAX = Decimal(1_000_000)
 
@@ -42,7 +42,7 @@ def _prices(file: toml.File) -> Prices:
         raise wrong("currency", f"currency is {str(currency)[:40]!r}: give three letters, as EUR")
     prices = {}
     for key in _KEYS:
-        value = found.get(key, 0)
+        value = found.get(key, found.get("guaranteed", 0) if key == "extra" else 0)
         number = isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite()
         if not number or not 0 <= value <= PRICE_MAX:
             raise wrong(key, f"{key} is {str(value)[:40]!r}: give a price from 0 to {PRICE_MAX}")

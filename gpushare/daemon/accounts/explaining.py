@@ -16,10 +16,12 @@ from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.state.state import Refusal, State
 from gpushare.errors import GpushareError
 from gpushare.policy.grants.admission import Place
+from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
+from gpushare.text.sentences import guarantee
 from gpushare.text.units import format_size, format_time, milli_of
 
 DECISIONS = 20
@@ -62,7 +64,7 @@ class Explaining:
             grant=record.id,
             tenant=record.tenant,
             phase="suspended" if record.is_suspended else record.phase.value,
-            now=_now(state.live(grant_id), self._moves) if grant_id in state else [],
+            now=_now(state.live(grant_id), self._moves, placement.standing(state)) if grant_id in state else [],
             decisions=sorted([*own, *leases], key=lambda decision: decision.at_ns),
         )
 
@@ -101,7 +103,7 @@ class Explaining:
             f" in the last second {unused}"
         )
         if book.had.lent_milli:
-            text += f", {format_time(book.had.lent_milli)} of it out of this grant's guarantee"
+            text += f", {format_time(book.had.lent_milli)} of it out of this grant's guarantee and extra"
         if blocked:
             text += "; without it there would be room for " + ", ".join(dict.fromkeys(one.text for one in blocked))
         return why.IdleHolder(
@@ -187,8 +189,8 @@ def _admitted(record: GrantRecord) -> list[why.Decision]:
     ]
 
 
-def _now(live: Live, moves: Moves) -> list[str]:
-    """The grant's present state, in a sentence per device."""
+def _now(live: Live, moves: Moves, standing: Standing) -> list[str]:
+    """The grant's present state, in a sentence per device. `standing`: of all grants."""
     shares: list[Share | None] = [*live.shares] or [None] * len(live.record.places)
     found = []
     for place, share in zip(live.record.places, shares, strict=True):
@@ -196,8 +198,9 @@ def _now(live: Live, moves: Moves) -> list[str]:
         if book is None or share is None:
             found.append(f"device {place.index}: nothing of it runs yet")
             continue
-        had, guarantee = book.had, share.guarantee_milli
-        text = f"device {place.index}: guaranteed {format_time(guarantee)}; in the last second it got"
+        had, served = book.had, share.guarantee_milli
+        kept = min(served, standing.kept.get((live.id, place.device), place.guaranteed_milli))
+        text = f"device {place.index}: {guarantee(kept, served - kept)}; in the last second it got"
         text += f" {format_time(had.used_milli)}"
         text += f" ({format_time(had.borrowed_milli)} of that borrowed)" if had.borrowed_milli else ""
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from gpushare.api.events import LeaseEvent
 from gpushare.api.why import Decision
 from gpushare.text import rules
+from gpushare.text.sentences import guarantee
 from gpushare.text.units import format_time
 
 
@@ -80,13 +81,13 @@ def _until_done(revoked: LeaseEvent, later: Iterable[LeaseEvent]) -> int | None:
 
 
 def _rule(event: LeaseEvent) -> str:
-    return f"rule {event.rule}" if not event.guarantee_milli else f"{_numbers(event).lstrip(', ')}; rule {event.rule}"
+    return f"{numbers}; rule {event.rule}" if (numbers := _numbers(event).lstrip(", ")) else f"rule {event.rule}"
 
 
 def _numbers(event: LeaseEvent) -> str:
-    if not event.guarantee_milli:
+    if not event.guarantee_milli + event.extra_milli:
         return ""
-    return f", guaranteed {format_time(event.guarantee_milli)}, had {format_time(event.had_milli)}"
+    return f", {guarantee(event.guarantee_milli, event.extra_milli)}, had {format_time(event.had_milli)}"
 
 
 def _name(grant: str | None, tenant: str | None) -> str:
@@ -98,7 +99,8 @@ def _ms(ns: int) -> str:
 
 
 def _decision(event: LeaseEvent, what: str, text: str, reclaim_ns: int | None = None) -> Decision:
-    numbers = {"guarantee_milli": event.guarantee_milli, "had_milli": event.had_milli, "wait_ns": event.wait_ns}
+    numbers = {"guarantee_milli": event.guarantee_milli, "extra_milli": event.extra_milli}
+    numbers |= {"had_milli": event.had_milli, "wait_ns": event.wait_ns}
     numbers["reclaim_ns"] = event.reclaim_ns if reclaim_ns is None else reclaim_ns
     return Decision(
         at_ns=event.at_ns,

@@ -5,14 +5,15 @@ The record is read only on request, so thousands of leases a second cost nothing
 
 import asyncio
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from gpushare.api import events as event_types
 from gpushare.api.share import MemoryRefused
 from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Spans
 from gpushare.binding.arbiter_events import Event, EventKind, Refusals, Wanted
+from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import GoneError, NotFoundError, UsageError
@@ -52,8 +53,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
+    """A grant that events are about. `guaranteed`: by device, what it had asked for and was granted."""
+
     grant: str | None = None
     tenant: str | None = None
+    guaranteed: Mapping[int, int] = field(default_factory=dict)
 
 
 _NOBODY = _Names()
@@ -74,7 +78,7 @@ class Receipts:
         if live.handle is None:
             return
         self.history.ends(live)
-        self._ended[live.handle] = _Names(live.id, live.record.tenant)
+        self._ended[live.handle] = self._named(live)
         if len(self._ended) > NAMES_KEPT:
             del self._ended[next(iter(self._ended))]
 
@@ -121,9 +125,12 @@ class Receipts:
         to_wall_ns = _wall_ahead_ns()
         if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
             self._to_wall_ns = to_wall_ns
-        return self._ended | {
-            live.handle: _Names(live.id, live.record.tenant) for live in self._state if live.handle is not None
-        }
+        return self._ended | {live.handle: self._named(live) for live in self._state if live.handle is not None}
+
+    def _named(self, live: Live) -> _Names:
+        kept, places = placement.standing(self._state).kept, live.record.places
+        guaranteed = {place.index: kept.get((live.id, place.device), place.guaranteed_milli) for place in places}
+        return _Names(live.id, live.record.tenant, guaranteed)
 
     async def tenants(self) -> list[event_types.TenantWaits]:
         """Waits by tenant: of living grants from the arbiter's counters, of ended ones from the ledger."""
@@ -173,6 +180,8 @@ class Receipts:
 
     def _shown(self, event: Event, names: dict[int, _Names]) -> event_types.LeaseEvent:
         whose, other = names.get(event.grant, _NOBODY), names.get(event.other, _NOBODY)
+        about = whose if event.kind is EventKind.LEASE else other
+        guaranteed = min(event.guarantee_milli, about.guaranteed.get(event.device, event.guarantee_milli))
         shown = event_types.LeaseEvent(
             seq=event.sequence,
             t_ns=event.t_ns,
@@ -191,8 +200,9 @@ class Receipts:
             level=event.level.name.lower(),  # type: ignore[arg-type]
             woke=event.woke,
             running=event.running,
-            guarantee_milli=event.guarantee_milli,
+            guarantee_milli=guaranteed,
             had_milli=event.had_milli,
+            extra_milli=event.guarantee_milli - guaranteed,
         )
         if (lie := event.lie) is not None:
             shown.word, shown.slot, shown.pid, shown.value = lie.word.name.lower(), lie.slot, lie.pid, lie.value

@@ -102,7 +102,8 @@ def _devices(whole: Iterable[tuple[str, Sums]]) -> types.DeviceTime:
 
 def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
     row = types.UsageRow(
-        guaranteed_ns=max(0, sums.used_ns - sums.borrowed_ns),
+        guaranteed_ns=max(0, sums.used_ns - sums.borrowed_ns - sums.extra_ns),
+        extra_ns=sums.extra_ns,
         borrowed_ns=max(0, sums.borrowed_ns - sums.scavenged_ns),
         scavenged_ns=sums.scavenged_ns,
         lent_ns=sums.lent_ns,

@@ -156,7 +156,8 @@ _TENANT_SUMS: tuple[tuple[str, str, str, dict[str, Callable[[Sums], float]]], ..
         "Time with a lease, over all devices, by whose time it was",
         "class",
         {
-            "guaranteed": lambda sums: (sums.used_ns - sums.borrowed_ns) / 1e9,
+            "guaranteed": lambda sums: (sums.used_ns - sums.borrowed_ns - sums.extra_ns) / 1e9,
+            "extra": lambda sums: sums.extra_ns / 1e9,
             "borrowed": lambda sums: (sums.borrowed_ns - sums.scavenged_ns) / 1e9,
             "scavenged": lambda sums: sums.scavenged_ns / 1e9,
         },

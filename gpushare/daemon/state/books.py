@@ -172,7 +172,7 @@ class _Part:
     """Values of a period that are needed before its row can be made: what a grant lent depends on all other grants of
     the device."""
 
-    __slots__ = ("borrowed_ns", "from_ns", "granted_ns", "sample", "unused_ns", "used_ns", "wall_ns")
+    __slots__ = ("borrowed_ns", "extra_ns", "from_ns", "granted_ns", "sample", "unused_ns", "used_ns", "wall_ns")
 
     def __init__(self, sample: Sample, to: Instant) -> None:
         stats, written = sample.stats, sample.book.written
@@ -182,7 +182,11 @@ class _Part:
         self.granted_ns = self.wall_ns * sample.guarantee_milli // 1000
         self.used_ns = max(0, stats.leased_ns - written.leased_ns)
         self.borrowed_ns = max(0, stats.borrowed_ns - written.borrowed_ns)
-        self.unused_ns = max(0, self.granted_ns - (self.used_ns - self.borrowed_ns))
+        owned_ns = max(0, self.used_ns - self.borrowed_ns)
+        self.unused_ns = max(0, self.granted_ns - owned_ns)
+        # No more than it may have of that: one that has none, and was served early, is charged what it asked for.
+        extra_milli = max(0, sample.served_milli - sample.guarantee_milli)
+        self.extra_ns = min(max(0, owned_ns - self.granted_ns), self.wall_ns * extra_milli // 1000)
 
 
 def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
@@ -211,6 +215,7 @@ def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
         waited_owed_ns=max(0, stats.wait_owed_ns - written.wait_owed_ns),
         waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
         launches=max(0, stats.launches - written.launches),
+        extra_ns=part.extra_ns,
         memory_mib_ms=(max(0, stats.memory_bytes - sample.hosted_bytes) >> 20) * (part.wall_ns // 1_000_000),
     )
 

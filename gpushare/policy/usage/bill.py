@@ -16,10 +16,15 @@ from gpushare.text.units import format_size
 Row: TypeAlias = Mapping[str, Any]
 """A UsageRow, in which numbers may be left out that are 0."""
 
-KINDS = (("GUARANTEED", "guaranteed_ns"), ("BORROWED", "borrowed_ns"), ("LEFT OVER", "scavenged_ns"))
+KINDS = (
+    ("GUARANTEED", "guaranteed_ns"),
+    ("EXTRA", "extra_ns"),
+    ("BORROWED", "borrowed_ns"),
+    ("LEFT OVER", "scavenged_ns"),
+)
 """The kinds of time that a tenant uses; their sum is all that it used."""
 _BESIDE = (("LENT", "lent_ns"), ("WAITED", "waited_ns"))
-_SELDOM = frozenset(("LEFT OVER",))
+_SELDOM = frozenset(("EXTRA", "LEFT OVER"))
 """Columns that are left out where nobody has any."""
 NUMBERS = (
     *(*(name for _, name in (*KINDS, *_BESIDE)), "waited_owed_ns", "waited_limit_ns", "busy_ns"),

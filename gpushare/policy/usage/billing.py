@@ -15,6 +15,7 @@ class Prices:
 
     currency: str
     guaranteed: Decimal = Decimal(0)
+    extra: Decimal = Decimal(0)
     borrowed: Decimal = Decimal(0)
     scavenged: Decimal = Decimal(0)
     memory_gib: Decimal = Decimal(0)
@@ -40,6 +41,7 @@ def charges(row: Mapping[str, int], prices: Prices) -> list[Charge]:
     """Charges for one row of usage, one for each kind that is not zero. Nobody pays for a copy or for a wait."""
     kinds = (
         ("guaranteed", "guaranteed_ns", HOUR_NS, "GPU hours", prices.guaranteed),
+        ("extra", "extra_ns", HOUR_NS, "GPU hours", prices.extra),
         ("borrowed", "borrowed_ns", HOUR_NS, "GPU hours", prices.borrowed),
         ("scavenged", "scavenged_ns", HOUR_NS, "GPU hours", prices.scavenged),
         ("memory", "memory_byte_s", _GIB_HOUR, "GiB hours", prices.memory_gib),

@@ -10,10 +10,11 @@ from values.ledgerrows import move
 
 from gpushare import paths
 from gpushare.ledger import queries
-from gpushare.ledger.entries import Period, Totals
+from gpushare.ledger.entries import GrantRow, Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
-from gpushare.ledger.schema import MOVING
+from gpushare.ledger.recent import Recent
+from gpushare.ledger.schema import CHAINED, MOVING
 from gpushare.ledger.usage import Span
 from gpushare.ledger.verify import verify
 
@@ -102,6 +103,7 @@ def test_gap_of_a_killed_run(tmp_path):
 @pytest.mark.parametrize(
     ("version", "changes"),
     [
+        (9, ""),
         (8, ""),
         (7, "ALTER TABLE runs DROP COLUMN moved;"),
         (
@@ -119,7 +121,9 @@ def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes
     first.add([row])
     first.close()
     with closing(sqlite3.connect(path)) as old:
-        for table in MOVING:  # which came last
+        for table in CHAINED:
+            changes += f"ALTER TABLE {table} DROP COLUMN extra_ns;"
+        for table in MOVING if version < 9 else ():
             changes += f"DROP TABLE {table}; DELETE FROM chains WHERE name = '{table}';"
         old.executescript(f"{changes} PRAGMA user_version = {version};")
     found = Ledger(path)
@@ -127,13 +131,36 @@ def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes
     assert (found.open_grants(), found.run) == ([("g-1", "{}")], 2)
     assert found.totals("g-1") == {"GPU-0": Totals(2, 3, 4, 6, 8, waits=2, wait_max_ns=5)}
     found.add([], [move("g-1", stall_ns=3)])
-    found.add([replace(row, from_ns=9, to_ns=10, launches=1), replace(row, grant_id="g-2", waits=3, wait_max_ns=9)])
+    found.add(
+        [
+            replace(row, from_ns=9, to_ns=10, launches=1, extra_ns=1),
+            replace(row, grant_id="g-2", waits=3, wait_max_ns=9),
+        ]
+    )
     assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (4, 5)
     assert [(t.waits, t.wait_max_ns) for t in found.tenant_totals([]).values()] == [(7, 9)]
     assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(4, 4)]
-    assert found.usage("grant", Span(0, 20))["g-1", "t"].stall_ns == 3
+    used = found.usage("grant", Span(0, 20))["g-1", "t"]
+    assert (used.stall_ns, used.extra_ns) == (3, 1)
     found.close()
-    assert verify(path)["ok"]
+    told = verify(path)
+    assert told["ok"] and told["tables"]["periods"]["before"] == 0, "rows keep the hashes that they had"
+
+
+def test_what_waits_for_the_disk_is_taken_over_from_an_earlier_version(tmp_path):
+    """A daemon that was killed leaves it on tmpfs, and the next one may be of another version."""
+    (tmp_path / "run").mkdir()
+    recent = Recent(tmp_path / "run")
+    recent.save(GrantRow("g-1", None, "t", 0, "active", "{}", 1, None))
+    recent.add([period("g-1", 5, used_ns=4, launches=2, extra_ns=3)])
+    del recent
+    with closing(sqlite3.connect(tmp_path / "run/ledger.recent")) as old:
+        old.execute("ALTER TABLE periods DROP COLUMN extra_ns")
+    recent = Recent(tmp_path / "run")
+    assert recent.on_tmpfs and [one.id for one in recent.open()] == ["g-1"]
+    recent.add([period("g-1", 9, used_ns=1, launches=1, extra_ns=1)])
+    assert [(one.used_ns, one.launches, one.extra_ns) for one in recent.periods()] == [(4, 2, 0), (1, 1, 1)]
+    recent.close()
 
 
 def test_daemon_writes_runs_grants_and_periods(fresh):

@@ -73,6 +73,13 @@ def test_periods_are_differences_and_meet_without_gap():
     assert (second.from_ns, second.used_ns, second.busy_ns) == (SECOND, 15, 0)
 
 
+def test_what_is_used_beyond_what_was_asked_for_is_extra_up_to_what_its_tenants_guarantee_adds():
+    for served, used, borrowed, extra in ((1000, 900, 0, 850), (500, 900, 400, 450), (50, 60, 0, 0), (80, 90, 0, 30)):
+        one = replace(sample("a", 50, {"leased_ns": used, "borrowed_ns": borrowed}), served_milli=served)
+        [row] = periods([one], Instant(START.wall_ns + 1000, START.mono_ns + 1000))
+        assert (row.granted_ns, row.used_ns, row.borrowed_ns, row.extra_ns) == (50, used, borrowed, extra)
+
+
 def test_lent_is_what_others_borrowed():
     owner = sample("owner", 750, {"leased_ns": 0})
     borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})

@@ -101,7 +101,8 @@ def check_replay(daemon, rows, other):
     tenants = {one["name"]: one for one in found["tenants"]}
     for row in rows:
         one = tenants[row["tenant"]]
-        assert one["was_used_ns"] == sum(row[kind] for kind in ("guaranteed_ns", "borrowed_ns", "scavenged_ns"))
+        kinds = ("guaranteed", "extra", "borrowed", "scavenged")
+        assert one["was_used_ns"] == sum(row[f"{kind}_ns"] for kind in kinds)
         assert one["was_waited_ns"] == row["waited_ns"]
         assert one["used_ns"] + one["waited_ns"] == one["was_used_ns"] + one["was_waited_ns"]
     assert found["unknown"] == [] and found["capacity_ns"] > 0

@@ -2,6 +2,7 @@
 process; the other calls run in the test's process, which is equivalent."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -25,10 +26,20 @@ def test_grant_verbs(daemon):
     assert resized["devices"][0]["time_milli"] == 400
     assert grant_id in daemon.cli_here("grant", "list").stdout
     assert grant_id in daemon.cli("ps").stdout
+    assert daemon.cli_here("ps", "-q", "--sort", "-memory").stdout == f"{grant_id}\n"
+    lines = daemon.cli_here("ps", "-o", "grant,asked,got,program", "--tenant", "default").stdout.splitlines()
+    assert [line.split() for line in lines] == [["GRANT", "ASKED", "GOT", "PROGRAM"], [grant_id, "40%", "0%", "-"]]
+    assert daemon.cli_here("ps", "--tenant", "defaul").stdout == "no grants\n"
+    for wrong in (["-o", "gpu"], ["--sort", "-gpu"], ["--sort", "--all"], ["-q", "--json"], ["-q", "-o", "grant"]):
+        refused = daemon.cli_here("ps", *wrong)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
     assert daemon.cli_here("grant", "release", grant_id).returncode == 0
     assert daemon.cli_here("ps").stdout == "no grants\n"
     assert json.loads(daemon.cli_here("ps", "--json").stdout) == {"grants": []}
-    assert grant_id in daemon.cli_here("ps", "--all").stdout
+    rows = [
+        line.split(maxsplit=2) for line in daemon.cli_here("ps", "--all", "-o", "grant,got,reason").stdout.splitlines()
+    ]
+    assert [row[1:] for row in rows if row[0] == grant_id] == [["-", f"released by uid {os.geteuid()}"]]
 
 
 def test_managed_memory_can_be_refused(daemon):

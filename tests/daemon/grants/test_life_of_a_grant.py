@@ -243,13 +243,30 @@ def test_hook_activates_and_the_end_releases(daemon, client):
     try:
         target = f"/v1/hooks/create-runtime?grant={grant['id']}"
         state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": container.pid, "bundle": "/b"}
+        state["annotations"] = {"io.kubernetes.pod.namespace": "lab", "io.kubernetes.pod.name": "train-0"}
         assert client.call("POST", target, state)["phase"] == "active"
         assert client.call("POST", target, state)["phase"] == "active"
+        pod = {"namespace": "lab", "name": "train-0", "container": "", "uid": ""}
+        runs = {"program": "sleep 1000", "container": "c", "pod": pod}
+        until(lambda: client.grant(grant["id"])["workload"] == runs, "its program is read")
+        assert client.grants()[0]["workload"] == runs
     finally:
         container.kill()
         container.wait()
     until(lambda: client.grant(grant["id"])["phase"] == "released", "released")
+    assert client.grant(grant["id"])["workload"] == runs, "one that has ended is still known by it"
     assert daemon.grant_dirs() == set()
+
+
+def test_a_process_that_runs_another_program_is_shown_with_that_and_cannot_write_to_terminals(daemon, client):
+    evil = "exec -a '\x1b[31m\u202e字' sleep 1000"
+    child = daemon.tenant("bash", "-c", f"echo up; read line; {evil}")
+    assert child.stdout.readline() == "up\n"
+    [grant] = client.grants()
+    until(lambda: client.grant(grant["id"])["workload"]["program"].startswith("bash -c echo up;"), "the shell")
+    child.stdin.write("\n")
+    child.stdin.flush()
+    until(lambda: client.grant(grant["id"])["workload"]["program"] == "\\x1b[31m\\u202e字 1000", "what it has become")
 
 
 # clone3 (linux/sched.h) with set_tid: a process with the requested pid, which lives as long as this program.

@@ -315,7 +315,7 @@ def test_the_command_line_shows_a_lease_in_words(daemon, client, pair):
     lines = done.stdout.splitlines()
     served = [line for line in lines if f"{b} of team-b  served after" in line]
     assert any(f"ms of it for what {a} of team-a still ran: " in line for line in served)
-    assert all("guarantee 75%" in line for line in served)
+    assert all("guaranteed 75%" in line for line in served)
     assert any(f"{b} of team-b  gave the device up for {a} of team-a after" in line for line in lines)
     assert any("end of the term" in line for line in lines)
     found = json.loads(daemon.cli_here("events", "--json", "--kind", "lease", "--limit", 2).stdout)

@@ -21,7 +21,8 @@ GIBH = 3600 << 30
 DAY = 1_792_800_000 // 86400 * 86400 * 10**9
 ROWS = [
     {"tenant": "ml/bob", "grant": "g-1", "device": "GPU-0", "begins_ns": DAY, "guaranteed_ns": 10 * HOUR,
-     "borrowed_ns": 5 * HOUR, "lent_ns": HOUR // 2, "waited_ns": 90 * 10**9, "memory_byte_s": 24 * GIBH, "waits": 7},
+     "extra_ns": 2 * HOUR, "borrowed_ns": 5 * HOUR, "lent_ns": HOUR // 2, "waited_ns": 90 * 10**9,
+     "memory_byte_s": 24 * GIBH, "waits": 7},
     {"tenant": "scav", "grant": "g-2", "device": "GPU-1", "begins_ns": DAY, "scavenged_ns": 4 * HOUR, "reclaims": 3},
 ]  # fmt: skip
 SPENT = {
@@ -61,10 +62,10 @@ def message(monkeypatch, capsys, tmp_path):
 def test_as_a_table(message):
     text, asked = message("--since", "2026-11-01", "--tenant", "ml", "--tz", "UTC")
     assert text.splitlines() == [
-        "TENANT    USED  GUARANTEED  BORROWED  LEFT OVER   LENT  WAITED     MEMORY  COST EUR",
-        "ml/bob  15.00h      10.00h     5.00h          -  0.50h   0.03h  24.00GiBh     27.74",
-        "scav     4.00h           -         -      4.00h      -       -          -      0.40",
-        "total   19.00h      10.00h     5.00h      4.00h  0.50h   0.03h  24.00GiBh     28.14",
+        "TENANT    USED  GUARANTEED  EXTRA  BORROWED  LEFT OVER   LENT  WAITED     MEMORY  COST EUR",
+        "ml/bob  17.00h      10.00h  2.00h     5.00h          -  0.50h   0.03h  24.00GiBh     32.74",
+        "scav     4.00h           -      -         -      4.00h      -       -          -      0.40",
+        "total   21.00h      10.00h  2.00h     5.00h      4.00h  0.50h   0.03h  24.00GiBh     33.14",
         "devices: 47.5 % used, 47.5 % idle (19.00h, 47.50 EUR at the price of guaranteed time), 2.5 % switching, "
         "2.5 % without a daemon; of 40.00h",
     ]
@@ -84,7 +85,7 @@ def test_by_day_in_a_time_zone(message, monkeypatch):
         ["DAY", "TENANT"],
         ["2026-10-25", "ml/bob"],
         ["2026-10-26", "scav"],
-        ["total", "19.00h"],
+        ["total", "21.00h"],
     ]
     cuts = [int(cut) for cut in asked["cuts"].split(",")]
     assert asked["by"] == "period" and [(b - a) // HOUR for a, b in itertools.pairwise(cuts)] == [24, 25]
@@ -92,7 +93,7 @@ def test_by_day_in_a_time_zone(message, monkeypatch):
     assert (first["begins"], first["day"], first["gpu_hours"]) == (
         "2026-10-25T00:00:00+02:00",
         "2026-10-25",
-        "15.000000",
+        "17.000000",
     )
 
 
@@ -102,7 +103,7 @@ def test_as_csv_and_json(message):
     assert (first["grant"], first["guaranteed_ns"], first["cost"], first["currency"]) == (
         "g-1",
         str(10 * HOUR),
-        "27.740000",
+        "32.740000",
         "EUR",
     )
     assert (second["tenant"], second["scavenged_ns"], second["borrowed_ns"], second["reclaims"]) == (
@@ -122,6 +123,7 @@ def test_as_focus(message):
     assert asked["by"] == "charge" and set(rows[0]) == set(focus.COLUMNS)
     assert [(row["SkuId"], row["ConsumedQuantity"], row["ConsumedUnit"], row["BilledCost"]) for row in rows] == [
         ("gpu-guaranteed", "10", "GPU hours", "25"),
+        ("gpu-extra", "2", "GPU hours", "5"),
         ("gpu-borrowed", "5", "GPU hours", "2.5"),
         ("gpu-memory", "24", "GiB hours", "0.24"),
         ("gpu-scavenged", "4", "GPU hours", "0.4"),
@@ -135,16 +137,17 @@ def test_as_focus(message):
 
 def test_a_bill_adds_up_to_the_last_digit():
     tenth = Prices("EUR", *[Decimal("0.1")] * 4)
-    row = {"guaranteed_ns": HOUR, "borrowed_ns": HOUR, "scavenged_ns": HOUR, "memory_byte_s": 0}
-    assert cost(row, tenth) == Decimal("0.3")
-    assert [charge.what for charge in charges(row, tenth)] == ["guaranteed", "borrowed", "scavenged"]
+    kinds = ["guaranteed", "extra", "borrowed", "scavenged"]
+    row = {"memory_byte_s": 0, **{f"{kind}_ns": HOUR for kind in kinds}}
+    assert cost(row, tenth) == Decimal("0.4")
+    assert [charge.what for charge in charges(row, tenth)] == kinds
 
 
 def test_nobody_pays_for_a_copy_or_a_stall():
     """Memory that was away costs what host memory costs, and no compute."""
     row = {"guaranteed_ns": HOUR, "memory_byte_s": GIBH}
     moved = {**row, "moved_out_bytes": 8 << 30, "moved_in_bytes": 8 << 30, "stalled_ns": HOUR, "stalls": 9}
-    every = Prices("EUR", *[Decimal(1)] * 5)
+    every = Prices("EUR", *[Decimal(1)] * 6)
     assert cost(moved, every) == cost(row, every) == 2
     away = {**moved, "hosted_byte_s": 3 * GIBH}
     assert [(one.what, one.quantity, one.unit) for one in charges(away, every)][1:] == [

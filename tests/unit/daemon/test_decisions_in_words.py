@@ -34,7 +34,7 @@ RECLAIM = [
     event(2, "revoke", "g-a", "g-b", rule="guarantee", level="surplus", guarantee_milli=750, had_milli=620),
     event(3, "handover", "g-a", "g-b", reclaim_ns=6_600_000),
     event(4, "lease", "g-b", "g-a", wait_ns=6_600_000, reclaim_ns=4 * MS, rule="guarantee", level="guarantee",
-          guarantee_milli=750, had_milli=620),
+          guarantee_milli=750, extra_milli=100, had_milli=620),
     event(5, "drained", "g-a", "g-b", reclaim_ns=7 * MS),
     event(6, "revoke", "g-b", None, rule="idle", level="guarantee"),
     event(7, "left", "g-a", None, wait_ns=9 * MS),
@@ -61,7 +61,7 @@ def test_the_one_who_won_is_notified_how_long_it_waited_and_for_whom():
     assert (took.other, took.other_tenant) == ("g-a", "team-a")
     assert served.text == (
         "served on device 3 after 6.6 ms, 4.0 ms of them for what g-a of team-a still ran"
-        " (out of its guarantee, guaranteed 75%, had 62%)"
+        " (out of its guarantee, guaranteed 75% and 10% extra, had 62%)"
     )
     assert gave.text == "gave device 3 back: it had nothing to run"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.look import render
+from gpushare.cli.look import columns, grants
 from gpushare.policy.quota.lending import Had, Span, had
 
 SECOND = 1_000_000_000
@@ -51,10 +51,11 @@ def span(grant: str, guarantee: int, used: int, borrowed: int = 0, waited: int =
     return Span(grant, device, guarantee, used * MS, borrowed * MS, waited * MS)
 
 
-def device(index: int, asked: int, served: int, **now: int) -> dict[str, int]:
+def device(index: int, asked: int, guaranteed: int, **now: int) -> dict[str, int]:
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli"), 0)
     return {
-        **{"index": index, "time_milli": asked, "guaranteed_milli": asked, "served_milli": served},
+        "waiting": False,
+        **{"index": index, "time_milli": asked, "guaranteed_milli": guaranteed, "extra_milli": 0},
         **{"served_limit_milli": 1000, "memory_bytes": 512 << 20, "memory_limit_bytes": 8 << 30, "leases": 4},
         "memory_borrowed_bytes": 0,
         "memory_hosted_bytes": 0,
@@ -77,19 +78,21 @@ def test_ps_states_what_is_true_of_a_share(capsys):
     both = device(0, 250, 250, used_milli=253, waited_milli=760)
     lends = device(1, 1000, 1000, lent_milli=612)
     borrows = device(1, 0, 0, used_milli=612, borrowed_milli=612)
-    waiting = {**device(1, 300, 0), "served_limit_milli": 0}
-    render.grants(
+    waiting = device(1, 300, 300)
+    grants.show(
         [
             grant("g-1", "team-b", owner, lends),
             grant("g-2", "team-a", loan, borrows),
             grant("g-3", "c", both, notice="device 1 does not work"),
             grant("g-4", "default", waiting, phase="reserved"),
             grant("g-5", "default", waiting, phase="released"),
-        ]
+        ],
+        columns.parse(COLUMNS),
     )
     assert capsys.readouterr().out == PS
 
 
+COLUMNS = "grant,tenant,phase,device,asked,guaranteed,got,borrowed,lent,waited,memory,limit,leases,pids"
 PS = """\
 GRANT  TENANT   PHASE     DEV  ASKED  GUARANTEED    GOT  BORROWED   LENT  WAITED  MEMORY  LIMIT  LEASES  PIDS
 g-1    team-b   active      0    75%         75%  74.7%         -      -   26.5%  512MiB   8GiB       4     1
@@ -102,6 +105,6 @@ g-5    default  released    1    30%           -      -         -      -       -
 g-2: waited 100% of the last second for device 0: it is guaranteed nothing there and gets what others leave idle; \
 g-1 of team-b got 74.7% (guaranteed 75%), g-3 of c got 25.3% (guaranteed 25%): `gpushare why g-2` says what to do
 g-3: device 1 does not work
-g-3: waited 76% of the last second for device 0: it had the 25% that it is guaranteed; g-1 of team-b got 74.7% \
+g-3: waited 76% of the last second for device 0: it is guaranteed 25% and had it; g-1 of team-b got 74.7% \
 (guaranteed 75%): `gpushare why g-3` says what to do
 """
