@@ -273,6 +273,7 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GOT", 5, lambda row, _: format_time(row.got_milli), sort=attrgetter("lately_milli")),
     _milli("ENTITLED", 8, "entitled_milli", rank=5, some=True),
     _milli("GUARANTEED", 10, "guaranteed_milli", rank=8),
+    _milli("EXTRA", 5, "extra_milli", rank=9, some=True),
     _milli("BORROWED", 8, "borrowed_milli", rank=9, some=True),
     _milli("LENT", 5, "lent_milli", rank=9, some=True),
     Column("WAITED", 6, _waited, rank=1, sort=attrgetter("waited_milli")),

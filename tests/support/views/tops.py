@@ -17,7 +17,7 @@ def device(index: int = 0, **fields: Any) -> dict[str, Any]:
 def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, **now: Any) -> dict[str, Any]:
     """`now`: fields of its device, or of the grant itself."""
     own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None}
-    own |= {"uid": 0, "kind": "process", "pid": None, "residency": None}
+    own |= {"uid": 0, "kind": "process", "pid": None, "residency": None, "workload": {}}
     whole = {key: now.pop(key) for key in list(now) if key in own}
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
     here = {
