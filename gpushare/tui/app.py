@@ -17,7 +17,18 @@ from textual.widgets import Input
 from gpushare.client import Client
 from gpushare.errors import GpushareError
 from gpushare.text.printable import printable
-from gpushare.tui.columns import BY_GOT, DEVICES, GRANTS, TENANTS, TEXTS, Spans, device_columns, host_line, process_line
+from gpushare.tui.columns import (
+    BY_GOT,
+    DEVICES,
+    GRANTS,
+    TENANTS,
+    TEXTS,
+    Spans,
+    device_columns,
+    grant_columns,
+    host_line,
+    process_line,
+)
 from gpushare.tui.dialogs import Help, Pause, Release, Resize
 from gpushare.tui.model import Answers, DeviceRow, GrantRow, Model, Picture, TenantRow, chosen
 from gpushare.tui.queries import Looker, Story, aside, story
@@ -36,7 +47,7 @@ class Top(App[int]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
-    #devices { height: auto; max-height: 34%; }
+    #devices { height: auto; max-height: 38%; }
     #devices Sheet { height: auto; max-height: 100%; }
     Top.tall #tenants { height: auto; max-height: 30%; margin: 1 0; }
     Top.tall #tenants Sheet { height: auto; max-height: 100%; }
@@ -168,6 +179,7 @@ class Top(App[int]):
                     Below(row, (*row.key, process.pid), partial(process_line, process))
                     for process in self._picture.below(row)
                 ]
+        table.choose(grant_columns(self._picture.grants))
         table.show(rows)
         if self._follows and before is not None and (now := table.row) is not None and now.key != before.key:
             keys = [row.key for row in rows]

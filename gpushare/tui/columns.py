@@ -162,7 +162,7 @@ def _part(name: str) -> Callable[[DeviceRow, int], str]:
 
 
 def _device_memory(row: DeviceRow, width: int) -> Spans:
-    text = fit(of(row.memory_used_bytes, row.memory_bytes), max(13, min(width, 15)), right=True)
+    text = fit(of(row.memory_used_bytes, row.memory_bytes), 13, right=True)
     room = width - len(text) - 1
     if room < _BAR_LEAST:
         return ((fit(text.lstrip(), width, right=True), ""),)
@@ -170,7 +170,7 @@ def _device_memory(row: DeviceRow, width: int) -> Spans:
     return (("█" * full, "memory"), ("·" * (room - full), "idle"), (" ", ""), (text, ""))
 
 
-_BAR_LEAST = 4
+_BAR_LEAST = 6
 
 
 def _sensor(name: str, unit: str) -> Callable[[DeviceRow, int], str]:
@@ -262,7 +262,7 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GRANT", 14, lambda row, _: row.id, right=False, sort=attrgetter("created_ns")),
     Column("TENANT", 8, lambda row, _: row.tenant, rank=1, widest=24, right=False, sort=attrgetter("tenant")),
     Column("USER", 8, lambda row, _: row.user or NOTHING, rank=6, right=False, sort=attrgetter("user")),
-    Column("PROGRAM", 10, _program, rank=2, widest=40, right=False, sort=attrgetter("program")),
+    Column("PROGRAM", 12, _program, rank=2, widest=40, right=False, sort=attrgetter("program")),
     Column(
         "CONTAINER", 9, lambda row, _: row.place or NOTHING, rank=8, widest=32, right=False, sort=attrgetter("place")
     ),
@@ -273,15 +273,23 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GOT", 5, lambda row, _: format_time(row.got_milli), sort=attrgetter("lately_milli")),
     _milli("ENTITLED", 8, "entitled_milli", rank=5, some=True),
     _milli("GUARANTEED", 10, "guaranteed_milli", rank=8),
+    _milli("EXTRA", 5, "extra_milli", rank=9, some=True),
     _milli("BORROWED", 8, "borrowed_milli", rank=9, some=True),
     _milli("LENT", 5, "lent_milli", rank=9, some=True),
     Column("WAITED", 6, _waited, rank=1, sort=attrgetter("waited_milli")),
     Column("WAITS", 7, lambda row, _: str(row.waits), rank=12, sort=attrgetter("waits")),
-    Column("MEMORY", 11, _memory, rank=1, widest=15, sort=attrgetter("memory_bytes")),
+    Column("MEMORY", 11, _memory, rank=1, widest=13, sort=attrgetter("memory_bytes")),
     Column("AWAY", 7, _away, rank=10, sort=attrgetter("memory_away_bytes")),
     Column("PIDS", 4, lambda row, _: str(len(row.pids)), rank=11, sort=lambda row: len(row.pids)),
     Column("HISTORY", 7, _history, rank=4, widest=60, right=False),
 )
+
+
+def grant_columns(grants: Sequence[GrantRow]) -> list[Column[GrantRow]]:
+    """Returns the columns for these grants: that of containers only if one has a name."""
+    return [column for column in GRANTS if column.title != "CONTAINER" or any(row.place for row in grants)]
+
+
 BY_GOT = next(column for column in GRANTS if column.title == "GOT")
 TEXTS = frozenset({"GRANT", "TENANT", "USER", "PROGRAM", "CONTAINER", "DEV", "PHASE"})
 """Columns that are first sorted in ascending order; the others in descending order."""

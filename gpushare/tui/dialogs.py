@@ -25,7 +25,7 @@ i     the other way round              /     only grants with these words
 g t   grants, tenants                  Enter of a grant: why, its receipts (w)
 Space its processes; p: of all               of a tenant: its grants only
 r     resize the grant                 z     suspend, pause or resume it
-x     release it                       Esc   close the receipts, drop the words
+x     release it                       Esc   close them, drop the words
 ? this page                            q     end
 
 Of a device's last second: █ guaranteed: used by grants within what they

@@ -15,6 +15,8 @@ Json: TypeAlias = Any
 
 KEPT = 120
 """Number of looks kept in a history: more than the widest column shows."""
+_CONTAINER_ID = 12
+"""Characters of a container's id: as many as engines show."""
 LATELY = 5
 """Number of looks that the order by GOT is of: by the last alone, rows would change places at each look."""
 
@@ -63,9 +65,10 @@ class DeviceRow:
 class GrantRow:
     """A grant on one of its devices. `program`, `user`: of its first process, empty where there is none. `place`: its
     pod or container. Times are milli of the last second. `entitled_milli`: what it should get now. `guaranteed_milli`:
-    the guarantee that is or will be in force. `lately_milli`: what it got over the last LATELY looks together.
-    `history`: what it got at each look, oldest first. `pids`: of its processes. `may_move`: its memory can be moved to
-    host memory. `held`: it stays there until it is resumed. `words`: texts that the filter searches."""
+    the guarantee that is or will be in force; `extra_milli`: what its tenant's adds to that. `lately_milli`: what it
+    got over the last LATELY looks together. `history`: what it got at each look, oldest first. `pids`: of its
+    processes. `may_move`: its memory can be moved to host memory. `held`: it stays there until it is resumed. `words`:
+    texts that the filter searches."""
 
     id: str
     device: int
@@ -79,6 +82,7 @@ class GrantRow:
     got_milli: int
     entitled_milli: int
     guaranteed_milli: int
+    extra_milli: int
     borrowed_milli: int
     lent_milli: int
     waited_milli: int
@@ -178,8 +182,9 @@ class Model:
         history.append(device["used_milli"])
         gang = (grant.get("gang") or {}).get("id") or ""
         first = answers.processes.get(leader(grant))
-        program = grant.get("program") or (first.program if first is not None else "")
-        place = grant.get("pod") or grant.get("container") or ""
+        workload = grant.get("workload") or {}
+        program = workload.get("program") or (first.program if first is not None else "")
+        place = _place(workload)
         user = answers.users.get(grant["uid"], "")
         named = [grant["id"], grant["tenant"], grant["phase"], grant["class"], gang, grant["notice"]]
         named += [program, user, place]
@@ -197,6 +202,7 @@ class Model:
             got_milli=device["used_milli"],
             entitled_milli=device["entitled_milli"],
             guaranteed_milli=guaranteed_milli(device),
+            extra_milli=device.get("extra_milli", 0),
             borrowed_milli=device["borrowed_milli"],
             lent_milli=device["lent_milli"],
             waited_milli=device["waited_milli"],
@@ -235,6 +241,13 @@ class Model:
             note=", ".join(notes),
             sensors=sensors,
         )
+
+
+def _place(workload: Json) -> str:
+    """Returns the pod or the container that a grant is used in; empty if it is neither or not known."""
+    if pod := workload.get("pod"):
+        return "/".join(filter(None, (pod["namespace"], pod["name"], pod["container"])))
+    return str(workload.get("container", ""))[:_CONTAINER_ID]
 
 
 def leader(grant: Json) -> int:

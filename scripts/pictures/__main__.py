@@ -68,6 +68,12 @@ def seen() -> None:
     subprocess.run([sys.executable, str(Path(__file__).with_name("dashboard.py"))], check=True)
 
 
+def topped() -> None:
+    """Saves the screen of `gpushare top`, from a process of its own, which imports what tests import."""
+    made = subprocess.run([sys.executable, Path(__file__).with_name("top.py")], check=True, stdout=subprocess.PIPE)
+    save("top.svg", made.stdout.decode())
+
+
 STEPS: list[tuple[str, Callable[[], None]]] = [
     ("docs/pictures/demo.svg: gpushare demo", lambda: played("demo.svg", 26, 2)),
     ("README.md: its verdict", write_verdict),
@@ -76,6 +82,7 @@ STEPS: list[tuple[str, Callable[[], None]]] = [
     ("docs/pictures/demo-notebooks.svg: gpushare demo --scenario notebooks",
      lambda: played("demo-notebooks.svg", 22, 3, "--scenario", "notebooks")),
     ("docs/pictures/usage.svg: gpushare usage --format svg", used),
+    ("docs/pictures/top.svg: gpushare top", topped),
     ("docs/pictures/dashboard-*.png: gpushare dashboard", seen),
 ]  # fmt: skip
 

@@ -36,16 +36,21 @@ def make(seconds: float = WORK_SECONDS) -> list[Path]:
         daemon = Daemon(Path(short, "d"), "2x16GiB")
         stack.callback(daemon.stop)
         daemon.start()
-        for name, share in TENANTS.items():
-            daemon.client.set_tenant(name, {"time": share})
-        for device, memory, share, tenant, percent in WORK:
-            one = daemon.spin(memory, share, gpu=device, tenant=tenant)
-            stack.callback(one.kill)
-            one.tell(f"alloc {int(memory.removesuffix('GiB')) * 700}MiB")
-            if percent:
-                one.tell(f"run 500000 {percent}")
+        work(daemon, stack)
         time.sleep(seconds)
         return pictures(daemon)
+
+
+def work(daemon: Daemon, stack: ExitStack) -> None:
+    """Starts what the pictures show; it ends with the stack."""
+    for name, share in TENANTS.items():
+        daemon.client.set_tenant(name, {"time": share})
+    for device, memory, share, tenant, percent in WORK:
+        one = daemon.spin(memory, share, gpu=device, tenant=tenant)
+        stack.callback(one.kill)
+        one.tell(f"alloc {int(memory.removesuffix('GiB')) * 700}MiB")
+        if percent:
+            one.tell(f"run 500000 {percent}")
 
 
 def pictures(daemon: Daemon) -> list[Path]:

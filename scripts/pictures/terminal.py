@@ -32,6 +32,7 @@ TIMES = 3
 WIDE, HIGH, SIZE = 8.4, 18, 14
 MARGIN, HEAD = 16, 34
 
+_FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _PAPER = ("#f6f8fa", "#0d1117")
 _INK = {
     "d": ("#24292f", "#d6dde4"),
@@ -160,6 +161,14 @@ def _rules(shade: int) -> str:
     return "".join(found + [f".{name}{{fill:{colours[shade]}}}" for name, colours in _INK.items()])
 
 
+def rules() -> str:
+    """The CSS rules of a still picture: its font, and the colours by name, of light and of dark pages. `b`: text on
+    what is drawn in the colour of text."""
+    font = f"text{{font:{SIZE}px {_FONTS};white-space:pre}}"
+    light, dark = (f"{_rules(shade)}.b{{fill:{_PAPER[shade]}}}" for shade in (0, 1))
+    return f"{font}{light}@media (prefers-color-scheme:dark){{{dark}}}"
+
+
 class _Moves:
     """The animations, as CSS keyframes on one time line; equal ones are shared."""
 
@@ -204,9 +213,7 @@ def svg(made: Recording, title: str, rows: int, speed: float = 1) -> str:
         gone = "" if one.ends is None else ' visibility="hidden"'
         lines.append(f'<g class="m {moves.line(one)}"{gone}>{"".join(_text(one.row, run) for run in one.runs)}</g>')
     words = "\n".join(one.text() for one in made.last()[-rows:])
-    style = (
-        f"text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}}"
-    )
+    style = f"text{{font:{SIZE}px {_FONTS};white-space:pre}}"
     dark = f"@media (prefers-color-scheme:dark){{{_rules(1)}}}"
     shift = f' transform="translate(0 {-tops[-1][1] * HIGH})"' if camera else ""
     size = f'width="{width}" height="{high}" viewBox="0 0 {width} {high}"'

@@ -57,6 +57,17 @@ def test_processes_are_a_tree_below_their_grant():
     )
 
 
+def test_a_grant_says_who_runs_what_where():
+    pod = {"namespace": "ml", "name": "train-0", "container": "main", "uid": ""}
+    workload = {"program": "python train.py", "container": "c" * 64, "pod": pod}
+    grants = [grant("g-1", workload=workload, uid=7), grant("g-2", workload=workload | {"pod": None}), grant("g-3")]
+    first, second, third = Model().look(Answers(grants, [], [], users={7: "ada"})).grants
+    assert (first.user, first.program, first.place) == ("ada", "python train.py", "ml/train-0/main")
+    assert (second.place, third.place, third.program) == ("c" * 12, "", "")
+    assert [column.title for column in columns.grant_columns([third])].count("CONTAINER") == 0
+    assert [row.id for row in chosen([first, second, third], "train ml/", lambda row: row.id, down=False)] == ["g-1"]
+
+
 def test_a_device_tells_what_its_driver_measures():
     hot = {"temperature_celsius": 87, "power_milliwatts": 287_400, "power_limit_milliwatts": 300_000, "ecc_errors": 1}
     rows = look(devices=[device(0, sensors=hot | {"slowed_by": ["heat", "hardware"]}), device(1)]).devices
