@@ -109,7 +109,7 @@ bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios withi
 pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs; on a quiet machine
 	$(BIN)/python scripts/pictures
 
-dist: $(VENV)/.ready-test build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
+dist: $(VENV)/.ready-dist build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
 	$(BIN)/python scripts/dist
 
 manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
@@ -125,7 +125,7 @@ docs: $(VENV)/.ready-test build ## the site, into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
 	@echo "docs: $$(find build/site -name '*.html' | wc -l) pages: open build/site/index.html"
 
-deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
+deb: $(VENV)/.ready-deb build ## the Debian package of this architecture, into dist
 	$(BIN)/python scripts/deb
 
 .PHONY: reference
@@ -170,5 +170,5 @@ $(TREES:%=tree-%): tree-%: $(VENV)/.ready-test
 
 $(VENV)/.ready: pyproject.toml scripts/setup
 	scripts/setup build
-$(VENV)/.ready-test: pyproject.toml scripts/setup
-	scripts/setup test
+$(VENV)/.ready-%: pyproject.toml scripts/setup
+	scripts/setup $*

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "bundle.h"
 #include "edit.h"
 #include "node_api.h"
 #include "place.h"
@@ -150,6 +151,8 @@ static int read_bundle(const char *bundle, struct gs_span *config) {
   if (dir < 0)
     return say("the container's bundle cannot be opened");
   code = gs_read_config(dir, &text, &config->len, &mode, &link, &err);
+  /* The runtime has read it: a bundle keeps nothing of a start. */
+  gs_bundle_put_back(dir);
   close(dir);
   if (code)
     return say(err.msg);

@@ -2,9 +2,10 @@
  *
  * gpushare-runtime [--gpushare-runtime=PATH] [--gpushare-socket=PATH] [--gpushare-config=PATH] RUNTIME-ARGUMENTS...
  *
- * For `create` and `run` of a bundle whose config.json requests a share, the daemon edits the config first. All other
- * commands and bundles go to the runtime unchanged, whether or not the daemon runs. A bundle whose request cannot be
- * met is not started. The wrapper execs the runtime, so no process of it remains. */
+ * For `create` and `run` of a bundle whose config.json requests a share, the daemon edits the config first, and the hook
+ * puts the bundle's own back (bundle.h). All other commands and bundles go to the runtime unchanged, whether or not the
+ * daemon runs. A bundle whose request cannot be met is not started. The wrapper execs the runtime, so no process of it
+ * remains. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -12,11 +13,11 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "arguments.h"
+#include "bundle.h"
 #include "edit.h"
 #include "node_api.h"
 
@@ -167,82 +168,79 @@ static const char *bundle_of(char **args) {
   return bundle;
 }
 
-static int write_all(int fd, struct gs_span text) {
-  while (text.len) {
-    ssize_t n = write(fd, text.at, text.len);
-
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n <= 0)
-      return n < 0 ? -errno : -EIO;
-    text.at += n;
-    text.len -= (size_t)n;
-  }
-  return 0;
-}
-
-/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one and a
- * temporary file that the next start of the bundle removes. The lock ends with the descriptor; on a file system without
- * locks this relies on a bundle not being started twice concurrently. */
-static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err *err) {
-  const char *name = ".config.json.gpushare";
-  int fd, code;
-
-  while (flock(dir, LOCK_EX) < 0 && errno == EINTR)
-    ;
-  unlinkat(dir, name, 0);
-  fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return gs_fail(err, -errno, "%s: %s", name, strerror(errno));
-  code = write_all(fd, text);
-  if (!code && fchmod(fd, mode) < 0)
-    code = -errno;
-  close(fd);
-  if (!code && renameat(dir, name, dir, "config.json") < 0)
-    code = -errno;
-  if (code) {
-    unlinkat(dir, name, 0);
-    return gs_fail(err, code, "config.json cannot be replaced: %s", strerror(-code));
-  }
-  return 0;
-}
-
-/* Returns 0 to continue with the runtime, 1 if the reason has been printed. */
-static int prepare(const char *bundle, const char *socket) {
-  char path[PATH_MAX], line[GS_LINE_MAX], *text;
-  int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed = 1;
+/* Edits config.json, which asks for a share and is text so far; the claim is the caller's. Returns 0, or 1 if the reason
+ * has been printed. */
+static int edit(int dir, int claim, const char *bundle, const char *socket) {
+  char line[GS_LINE_MAX], *text;
   struct gs_span config;
   struct gs_reply reply;
   struct gs_err err;
   bool link = false;
   mode_t mode = 0;
   size_t len;
+  int failed = 1;
+
+  /* Again: it was read before the claim. */
+  if (gs_read_config(dir, &text, &len, &mode, &link, &err)) {
+    fail(err.msg);
+    gs_bundle_leave(dir, claim);
+    return 1;
+  }
+  if (link)
+    fail("config.json asks for a share but is a symlink: put the file itself into the bundle");
+  else if (!gs_json_is_object((struct gs_span){text, len}))
+    fail("config.json asks for a share but is not a JSON object");
+  else if (gs_edit(socket, bundle, true, (struct gs_span){text, len}, &reply, &config, line))
+    fail(line);
+  else {
+    failed = 0;
+    if (gs_bundle_replace(dir, claim, config, mode, &err))
+      failed = fail(err.msg);
+    free(reply.buffer);
+    free(text);
+    return failed;
+  }
+  gs_bundle_leave(dir, claim);
+  free(text);
+  return failed;
+}
+
+/* Returns 0 to continue with the runtime, 1 if the reason has been printed. */
+static int prepare(const char *bundle, const char *socket) {
+  char path[PATH_MAX], *text;
+  int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed = 0, claim;
+  struct gs_err err;
+  bool link = false, asks;
+  mode_t mode = 0;
+  size_t len;
 
   /* There is no bundle, or no config in it: the runtime reports this itself. */
   if (dir < 0)
     return 0;
-  if (gs_read_config(dir, &text, &len, &mode, &link, &err)) {
+  if (gs_bundle_settle(dir, &err) || gs_read_config(dir, &text, &len, &mode, &link, &err)) {
     close(dir);
     return err.code == -ENOENT ? 0 : fail(err.msg);
   }
-  if (!gs_asks(text, len)) {
-    failed = 0;
+  asks = gs_asks(text, len);
+  if (!asks)
     gs_notice(socket, realpath(bundle, path) ? path : bundle, true, (struct gs_span){text, len});
-  } else if (link)
-    fail("config.json asks for a share but is a symlink: put the file itself into the bundle");
-  else if (!gs_json_is_object((struct gs_span){text, len}))
-    fail("config.json asks for a share but is not a JSON object");
-  else if (!realpath(bundle, path))
-    fail("the bundle's path cannot be resolved");
-  else if (gs_edit(socket, path, true, (struct gs_span){text, len}, &reply, &config, line))
-    fail(line);
-  else {
-    failed = write_config(dir, config, mode, &err) ? fail(err.msg) : 0;
-    free(reply.buffer);
-  }
   free(text);
+  if (asks && !realpath(bundle, path))
+    failed = fail("the bundle's path cannot be resolved");
+  else if (asks)
+    failed = gs_bundle_claim(dir, &claim, &err) ? fail(err.msg) : edit(dir, claim, path, socket);
   close(dir);
   return failed;
+}
+
+/* The runtime did not start. */
+static void undo(const char *bundle) {
+  int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+  if (dir >= 0) {
+    gs_bundle_put_back(dir);
+    close(dir);
+  }
 }
 
 int main(int argc, char **argv) {
@@ -264,5 +262,7 @@ int main(int argc, char **argv) {
   argv[first - 1] = settings.runtime;
   execv(settings.runtime, argv + first - 1);
   snprintf(err.msg, sizeof err.msg, "%.120s: %s", settings.runtime, strerror(errno));
+  if (bundle)
+    undo(bundle);
   return fail(err.msg);
 }

@@ -28,9 +28,9 @@ class Container(Program):
 
     @property
     def grant(self) -> str:
-        """Returns the grant's id, which the runtime wrapper wrote to the config."""
-        annotations = json.loads((self._bundle / "config.json").read_text())["annotations"]
-        return str(annotations[GRANT])
+        """Returns the grant's id, which the runtime wrapper gave the runtime. Only of one that runs."""
+        state = subprocess.run([*self._wrapper, "state", self._id], capture_output=True, check=True).stdout
+        return str(json.loads(state)["annotations"][GRANT])
 
     def end(self) -> None:
         """Ends it in any state: afterwards neither the container nor a process of it exists."""

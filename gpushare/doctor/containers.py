@@ -101,7 +101,7 @@ def running(run: Path) -> Iterator[Container]:
                 if text is None:
                     continue
                 try:
-                    container = parse(directory.name, json.loads(text))
+                    container = parse(directory, json.loads(text))
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     continue  # the state of another program
                 if Path(f"/proc/{container.pid}").exists():
@@ -112,19 +112,20 @@ def _ask_for_share(names: list[str]) -> bool:
     return any(name.casefold() in _ASK for name in names)
 
 
-def _of_runc(name: str, state: dict[str, Any]) -> Container:
+def _of_runc(directory: Path, state: dict[str, Any]) -> Container:
     labels = [str(label).partition("=")[0] for label in state["config"].get("labels") or ()]
     mounts = state["config"].get("mounts") or ()
     own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
-    return Container(name, int(state["init_process_pid"]), _ask_for_share(labels), own)
+    return Container(directory.name, int(state["init_process_pid"]), _ask_for_share(labels), own)
 
 
-# The bundle may belong to a user, so this is called in a child process.
-def _of_crun(name: str, state: dict[str, Any]) -> Container:
-    config = json.loads(read(Path(state["bundle"]) / "config.json") or b"{}")
+# The bundle, and what crun has copied of it, may belong to a user, so this is called in a child process.
+def _of_crun(directory: Path, state: dict[str, Any]) -> Container:
+    text = read(directory / "config.json") or read(Path(state["bundle"]) / "config.json")
+    config = json.loads(text or b"{}")
     mounts = config.get("mounts") or ()
     own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
-    return Container(name, int(state["pid"]), _ask_for_share(list(config.get("annotations") or {})), own)
+    return Container(directory.name, int(state["pid"]), _ask_for_share(list(config.get("annotations") or {})), own)
 
 
 def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:

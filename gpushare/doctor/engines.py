@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpushare import advice
 from gpushare.doctor.finding import Check, Finding, read
 from gpushare.engines import configuration
 from gpushare.engines.edit import Options
@@ -19,7 +19,7 @@ NO_ENGINE = Check(
     "container engines",
     "note",
     "none",
-    "install an engine to share devices among containers, then `gpushare runtime configure`",
+    "install an engine to share devices among containers, then `gpushare runtime configure --engine ENGINE`",
     "`gpushare run` works without one.",
 )
 NOT_CONFIGURED = Check(
@@ -56,14 +56,15 @@ READS_AT_START = Check(
     "docker {version}",
     "wrong",
     "it runs since before {file} was changed, and reads features.cdi only when it starts: CDI devices may fail",
-    "systemctl restart docker",
-    "Docker 25 to 27 does not read this setting at a reload.",
+    "{restart}",
+    "Docker 25 to 27 does not read this setting at a reload. RESTART: `sudo systemctl restart docker` where systemd "
+    "runs, else end dockerd and start it again.",
 )
 NO_PLUGIN = Check(
     "NRI plugin",
     "missing",
     "{engine} requires the NRI plugin, and gpushare-nri.service does not run: it starts no container",
-    "systemctl enable --now gpushare-nri",
+    "`sudo systemctl enable --now gpushare-nri`",
     "The engine is configured to create no container without it.",
 )
 HOOK_UNREADABLE = Check(
@@ -74,7 +75,7 @@ HOOK_UNREADABLE = Check(
     "Podman reads all files of that directory whenever it starts a container.",
 )
 _HOOK_GONE = "{path} names {program}, which is not there or cannot be executed: Podman passes over it in silence"
-_HOOK_AGAIN = "gpushare runtime unconfigure --engine podman, then configure"
+_HOOK_AGAIN = "`gpushare runtime unconfigure --engine podman`, then `gpushare runtime configure --engine podman`"
 OWN_HOOK_GONE = Check(
     "hook",
     "missing",
@@ -140,16 +141,16 @@ def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if 25 <= major < 28 and enabled and started < changed:
-        yield READS_AT_START(version=version, file=_DAEMON_JSON)
+        restart = advice.service("restart", "docker", "end dockerd, and start it again as it was started")
+        yield READS_AT_START(version=version, file=_DAEMON_JSON, restart=restart)
 
 
 def _plugin() -> Iterator[Finding]:
     """An engine that requires gpushare's NRI plugin starts no container without it."""
-    systemctl = shutil.which("systemctl", path="/usr/bin:/bin")
-    if systemctl is None or not Path("/run/systemd/system").is_dir():
+    if not advice.systemd_runs():
         return
     for engine in configuration.requiring_plugin():
-        done = subprocess.run([systemctl, "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
+        done = subprocess.run(["systemctl", "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
         if done.returncode:
             yield NO_PLUGIN(engine=engine)
 

@@ -4,17 +4,22 @@ import base64
 import hashlib
 import importlib.metadata
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare import DISTRIBUTION, __version__, paths
+from gpushare import DISTRIBUTION, __version__, advice, paths
 from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.engines import files
 from gpushare.errors import FailedError
 
-_AGAIN = "install this version again: pip install --force-reinstall, or the package"
-_PROMISED = "Containers start without the share that they were promised, or not at all."
+_AGAIN = "install this version again: {again}"
+_HOW = (
+    "AGAIN: `PYTHON -m pip install --force-reinstall FILE` with the release's wheel, or `apt-get install --reinstall "
+    "gpushare` where the Debian package is installed."
+)
+_PROMISED = f"Containers start without the share that they were promised, or not at all. {_HOW}"
 ABSENT = Check("installed parts", "missing", "no {files} in {directory}", _AGAIN, _PROMISED)
 CHANGED = Check(
     "installed parts",
@@ -24,7 +29,7 @@ CHANGED = Check(
     _PROMISED,
 )
 NOT_EXECUTABLE = Check(
-    "installed parts", "wrong", "{files}: cannot be executed", _AGAIN, "No container with a share starts."
+    "installed parts", "wrong", "{files}: cannot be executed", _AGAIN, f"No container with a share starts. {_HOW}"
 )
 CLOSED = Check(
     "installed parts",
@@ -33,12 +38,19 @@ CLOSED = Check(
     "install gpushare elsewhere, in /opt/gpushare for example",
     "Programs of users other than root do not start in a share.",
 )
+NOT_FOUND = Check(
+    "command",
+    "note",
+    "`gpushare` is not what a shell finds by that name: it is {program}",
+    "say {program} wherever gpushare is to be run",
+    "The directory of the command is not in PATH, or another gpushare comes before it.",
+)
 UNIT = Check(
     "unit",
     "missing",
     "{unit} starts {program}, which is not there or cannot be executed",
-    "run `gpushare install` again",
-    "The daemon does not start at the next boot.",
+    "{install}",
+    "The daemon does not start at the next boot. INSTALL: `gpushare install` again, with the gpushare that is to run.",
 )
 WRITABLE = Check(
     "permissions",
@@ -55,6 +67,8 @@ _CONFIG = Path("/etc/gpushare")
 def look() -> Iterator[Finding]:
     """Yields all findings about the installation."""
     yield from _parts()
+    if (program := advice.program()) != "gpushare" and program != shutil.which("gpushare"):
+        yield NOT_FOUND(program=program)
     yield from _unit()
     yield from _permissions()
 
@@ -63,15 +77,15 @@ def _parts() -> Iterator[Finding]:
     needed = (*paths.INTERPOSERS, paths.HOOK, paths.RUNTIME_WRAPPER, paths.SIM_BINARY, paths.LOADER_CONFIG)
     absent = [file.name for file in needed if not file.is_file()]
     if absent:
-        yield ABSENT(files=shortened(absent), directory=paths.LIB_DIR)
+        yield ABSENT(files=shortened(absent), directory=paths.LIB_DIR, again=advice.again())
         return
     unlike = _unlike_record()
     if unlike:
-        yield CHANGED(files=shortened(unlike), directory=paths.LIB_DIR, version=__version__)
+        yield CHANGED(files=shortened(unlike), directory=paths.LIB_DIR, version=__version__, again=advice.again())
         return
     stuck = [file.name for file in (paths.HOOK, paths.RUNTIME_WRAPPER) if not os.access(file, os.X_OK)]
     if stuck:
-        yield NOT_EXECUTABLE(files=shortened(stuck))
+        yield NOT_EXECUTABLE(files=shortened(stuck), again=advice.again())
         return
     yield Finding("installed parts", "ok", str(paths.LIB_DIR))
     way = [part for part in reversed(paths.INTERPOSER.parents) if not part.stat().st_mode & stat.S_IXOTH]
@@ -107,7 +121,7 @@ def _unit() -> Iterator[Finding]:
     for line in text.decode(errors="replace").splitlines():
         program = line.partition("ExecStart=")[2].partition(" ")[0].strip('"')
         if program.startswith("/") and "%" not in program and not os.access(program, os.X_OK):
-            yield UNIT(unit=path, program=program)
+            yield UNIT(unit=path, program=program, install=f"`{advice.gpushare('install')}`")
 
 
 def _permissions() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpushare import __version__, paths
+from gpushare import __version__, advice, paths
 from gpushare.client import Client
 from gpushare.doctor.finding import Check, Finding, shortened
 from gpushare.doctor.installed import unit
@@ -20,7 +20,7 @@ from gpushare.errors import GpushareError
 GROUP = "gpushare"
 _NOBODY = "containers that ask for a share do not start"
 _MEND_WALL = "docs/security/walls.md lists what each wall needs; restart the daemon, which tries them anew"
-_STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
+_STARTS = "START: `sudo systemctl start gpushare` where systemd runs and has the unit, else `gpushare daemon`."
 _WHILE_AWAY = "Running programs continue meanwhile, within their memory limits."
 CLOSED_TO_YOU = Check(
     "daemon", "note", "{directory} is closed to you", "run it as root", "It is not known whether a daemon answers."
@@ -41,15 +41,22 @@ NOT_ALLOWED = Check(
     "wrong",
     "you may not use {path}",
     "{mend}",
-    "Root and members of the group may use it. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
+    "Root and members of the group may use it. MEND: be root, or join the group (`sudo usermod -aG gpushare USER`).",
 )
-FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there but does not answer.")
+FAILS = Check(
+    "daemon",
+    "wrong",
+    "{error}",
+    "see its log, {log}",
+    "It is there but does not answer. LOG: `journalctl -u gpushare` where systemd runs, else what it writes to stderr.",
+)
 OTHER_VERSION = Check(
     "daemon",
     "wrong",
     "{found}, but {version} is installed: its files may not fit the daemon that runs",
-    "sudo systemctl restart gpushare: tenants go on meanwhile",
-    "An upgrade replaced the files of a running daemon.",
+    "{restart}: tenants go on meanwhile",
+    "An upgrade replaced the files of a running daemon. RESTART: `sudo systemctl restart gpushare` where systemd runs; "
+    "else end the daemon, and start `gpushare daemon` again.",
 )
 DEVICE = Check(
     "device {index}",
@@ -112,7 +119,7 @@ NOT_THE_GROUPS = Check(
     f"group {GROUP}",
     "wrong",
     "{path} is not open to it (gid {gid}, mode {mode}): members are refused",
-    "restart the daemon, which gives it to the group; `group` in gpushare.toml names another one",
+    "restart the daemon, which gives it to the group; the key group of gpushare.toml names another one",
     "The group was created after the daemon had started, or is not the configured one.",
 )
 ABANDONED = Check(
@@ -165,7 +172,8 @@ def query(client: Client) -> tuple[Answers, list[Finding]]:
 
 
 def _unreachable(path: Path, error: GpushareError) -> Finding:
-    start = "sudo systemctl start gpushare; see `journalctl -u gpushare`" if unit() else "gpushare daemon"
+    by_hand = f"`{advice.gpushare('daemon')}`"
+    start = advice.service("start", "gpushare", by_hand) if unit() else by_hand
     try:
         info = path.lstat()
     except PermissionError:
@@ -181,17 +189,18 @@ def _unreachable(path: Path, error: GpushareError) -> Finding:
         return KILLED(path=path, start=start)
     if code in (errno.EACCES, errno.EPERM):
         return NOT_ALLOWED(path=path, mend=_admission(info))
-    return FAILS(error=error)
+    by_hand = "what it writes where it was started"
+    return FAILS(error=error, log="`journalctl -u gpushare`" if advice.systemd_runs() else by_hand)
 
 
 def _admission(info: os.stat_result) -> str:
     if not info.st_mode & stat.S_IWGRP or info.st_gid == 0:
-        return f"run as root; for others make the group {GROUP} (`gpushare install` does) and restart the daemon"
+        return f"run as root; for others make the group {GROUP} (`groupadd --system {GROUP}`) and restart the daemon"
     try:
         name = grp.getgrgid(info.st_gid).gr_name
     except KeyError:
         name = str(info.st_gid)
-    return f"sudo adduser USER {name}, then log in again"
+    return f"`sudo usermod -aG {name} USER`, then log in again"
 
 
 def _daemon(client: Client, answers: Answers) -> Iterator[Finding]:
@@ -199,7 +208,8 @@ def _daemon(client: Client, answers: Answers) -> Iterator[Finding]:
     kind = "simulated" if node["simulated"] else "real"
     found = f"{client.path}: {node['devices']} {kind} devices, version {node['version']}"
     if node["version"] != __version__:
-        yield OTHER_VERSION(found=found, version=__version__)
+        by_hand = f"end the daemon (process {node['pid']}), and start `{advice.gpushare('daemon')}` as it was started"
+        yield OTHER_VERSION(found=found, version=__version__, restart=advice.service("restart", "gpushare", by_hand))
     else:
         yield Finding("daemon", "ok", found)
     yield from _ledger(node["ledger"])

@@ -2,13 +2,13 @@
 
 import difflib
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare import advice
 from gpushare.engines import files, k3s, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
@@ -110,6 +110,9 @@ def carry_out(changes: list[Change]) -> list[Path]:
     return made
 
 
+_RESTART_BY_HAND = "start it again as it was started, since systemd does not run here"
+
+
 def _process_of(pidfile: Path, engine: Engine) -> int | None:
     try:
         pid = int(pidfile.read_text())
@@ -126,14 +129,14 @@ def reload(engine: Engine) -> str:
         return how.note
     command = " ".join(how.command)
     reason = "systemd does not run here"
-    if shutil.which("systemctl") and Path("/run/systemd/system").is_dir():
+    if advice.systemd_runs():
         done = subprocess.run(how.command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return command
         reason = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
     pid = _process_of(how.pidfile, engine) if how.pidfile else None
     if pid is None:
-        raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {advice(engine)}")
+        raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {how_to_reload(engine)}")
     os.kill(pid, signal.SIGHUP)
     return f"SIGHUP to {pid}"
 
@@ -144,16 +147,18 @@ def unread(engine: Engine, options: Options, changes: list[Change]) -> str:
         return ""
     if not any("cdi" in line for change in changes for line in change.diff().splitlines() if line.startswith("+")):
         return ""
-    return f"this {engine.name} knows CDI devices from its next start on: `systemctl restart {engine.name}`"
+    restart = advice.service("restart", engine.name, "end it and start it again as it was started")
+    return f"this {engine.name} knows CDI devices from its next start on: {restart}"
 
 
-def advice(engine: Engine) -> str:
+def how_to_reload(engine: Engine) -> str:
     """Returns how an administrator makes the engine read its configuration."""
     how = engine.reload
     if not how.command:
         return how.note
-    other = f" (or send SIGHUP to the process in {how.pidfile})" if how.pidfile else ""
-    return f"`{' '.join(how.command)}`{other}" + (f"; {how.note}" if how.note else "")
+    by_hand = f"`{advice.as_root(f'kill -HUP $(cat {how.pidfile})')}`" if how.pidfile else _RESTART_BY_HAND
+    done = f"`{advice.as_root(' '.join(how.command))}`" if advice.systemd_runs() else by_hand
+    return done + (f"; {how.note}" if how.note else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,13 @@ class Docker:
         value = json_text.parse(text, str(options.config or "daemon.json"))
         if version and version < (24,):
             facts.lacks.append(
-                "Docker before 24 knows neither annotations nor CDI, so a container cannot ask for a share"
+                "Docker before 24 knows neither annotations nor CDI, so a container cannot ask for a share: update it, "
+                "to 25 or later for CDI devices, or start such containers with Podman, ctr or runc"
             )
         elif version and version < (25,):
-            facts.notes.append("Docker before 25 knows no CDI: ask by --runtime and --annotation")
+            facts.notes.append(
+                "Docker before 25 knows no CDI: ask by --runtime=gpushare and --annotation, or update it"
+            )
         if (
             version
             and version >= (25,)

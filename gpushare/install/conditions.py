@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from gpushare import paths
+from gpushare import advice, paths
 from gpushare.client import Client
 from gpushare.engines import configuration, files
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, RefusedError, UnreachableError
@@ -57,7 +57,7 @@ def refuse_while_grants_live(where: paths.Layout) -> None:
         named = ", ".join(living[:5]) + (", ..." if len(living) > 5 else "")
         raise RefusedError(
             f"grants live ({named}), and would go on without leases and without a record: end them first "
-            "(`gpushare ps`, `gpushare grant release ID`), or give --force; nothing is removed"
+            f"(`{advice.gpushare('grant release')} {living[0]}`), or give --force; nothing is removed"
         )
 
 
@@ -66,8 +66,9 @@ def refuse_while_required() -> None:
     engines = list(configuration.requiring_plugin())
     if engines:
         raise RefusedError(
-            f"{engines[0]} requires the NRI plugin, and would start no container without it: run `gpushare runtime "
-            f"unconfigure --engine {engines[0]} --restart` first, or give --force; nothing is removed"
+            f"{engines[0]} requires the NRI plugin, and would start no container without it: run "
+            f"`{advice.gpushare(f'runtime unconfigure --engine {engines[0]} --restart')}` first, or give --force; "
+            "nothing is removed"
         )
 
 

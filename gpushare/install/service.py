@@ -11,11 +11,6 @@ GROUP = "gpushare"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # the caller's is not trusted
 
 
-def systemd_runs() -> bool:
-    """Whether systemd is this machine's init."""
-    return Path("/run/systemd/system").is_dir() and shutil.which("systemctl", path=_PATH) is not None
-
-
 def command(*words: str) -> str:
     """Runs a command; returns why it failed, empty on success."""
     program = shutil.which(words[0], path=_PATH)

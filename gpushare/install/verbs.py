@@ -3,10 +3,11 @@
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpushare import __version__, paths
+from gpushare import DISTRIBUTION, __version__, advice, paths
 from gpushare.engines import configuration
 from gpushare.engines.edit import Options
 from gpushare.errors import FailedError, UsageError
@@ -85,14 +86,14 @@ def _group(root: Root, manifest: Manifest) -> None:
     if why:
         print(f"no group {service.GROUP}, so root alone may ask for grants: {why}")
     else:
-        print(f"made the group {service.GROUP}, whose members may ask for grants: adduser USER {service.GROUP}")
+        print(f"made the group {service.GROUP}, whose members may ask for grants: usermod -aG {service.GROUP} USER")
 
 
 def _start(*, start: bool, disabled: bool) -> None:
     """Starts or restarts the daemon. `disabled`: a stopped daemon stays stopped. Raises FailedError; the next run
     continues from here."""
-    if not service.systemd_runs():
-        print("systemd does not run here: let your init start the daemon, or start it by hand: gpushare daemon")
+    if not advice.systemd_runs():
+        print(f"systemd does not run here: let your init start `{advice.gpushare('daemon')}`, or start it by hand")
         return
     service.command("systemd-tmpfiles", "--create", str(TMPFILES))  # the daemon makes them too
     why = service.command("systemctl", "daemon-reload")
@@ -144,7 +145,7 @@ def uninstall(directory: Path, *, dry_run: bool, purge: bool, force: bool) -> No
             conditions.refuse_while_daemon_runs(where)
         for step in place.take(root, steps, manifest):
             _report(root, step, dry=False)
-        if root.machine and service.systemd_runs():
+        if root.machine and advice.systemd_runs():
             service.command("systemctl", "daemon-reload")
         _state(root, manifest, purge=purge)
         if purge and root.machine:
@@ -154,12 +155,12 @@ def uninstall(directory: Path, *, dry_run: bool, purge: bool, force: bool) -> No
 
 
 def _stop() -> None:
-    if service.systemd_runs() and service.daemon_is_active():
+    if advice.systemd_runs() and service.daemon_is_active():
         why = service.command("systemctl", "stop", UNIT)
         if why:
             raise FailedError(f"{UNIT} cannot be stopped ({why}), so nothing is removed")
         print(f"{UNIT}: stopped")
-    if service.systemd_runs():
+    if advice.systemd_runs():
         service.command("systemctl", "disable", "--now", NRI_UNIT, PROMETHEUS_UNIT)  # where they were enabled
 
 
@@ -167,7 +168,7 @@ def _state(root: Root, manifest: Manifest, *, purge: bool) -> None:
     state = root.at(STATE)
     if not purge:
         if state.exists():
-            print(f"left {state}, what the node has written down: `gpushare uninstall --purge` removes it")
+            print(f"left {state}, what the node has written down: `{advice.gpushare('uninstall --purge')}` removes it")
         if manifest.group:
             print(f"left the group {service.GROUP}, with its members")
         return
@@ -186,9 +187,9 @@ def _state(root: Root, manifest: Manifest, *, purge: bool) -> None:
 
 def _list_engines() -> None:
     found = list(configuration.status(Options(), None))
-    print("container engines here:" if found else "no container engine is here yet; `gpushare runtime --help` then")
+    print("container engines here:" if found else "no container engine is here yet; `gpushare runtime status` then")
     for one in found:
-        to_do = f"gpushare runtime configure --engine {one.engine} --restart"
+        to_do = advice.gpushare(f"runtime configure --engine {one.engine} --restart")
         if one.configured:
             to_do = "configured"
         print(f"  {one.engine} {one.version or ''}: {to_do}")
@@ -197,4 +198,8 @@ def _list_engines() -> None:
 def _list_configured() -> None:
     for one in configuration.status(Options(), None):
         if one.configured:
-            print(f"{one.engine} still names gpushare: gpushare runtime unconfigure --engine {one.engine} --restart")
+            undo = advice.gpushare(f"runtime unconfigure --engine {one.engine} --restart")
+            print(f"{one.engine} still names gpushare: {undo}")
+    if paths.PACKAGING.is_dir():  # else a package has it
+        pip = advice.as_root(f"{sys.executable} -m pip")
+        print(f"gpushare itself is left, and of no use to an engine: at last `{pip} uninstall {DISTRIBUTION}`")

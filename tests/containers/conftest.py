@@ -77,11 +77,12 @@ class Runc:
         )  # fmt: skip
 
     def config(self) -> dict:
-        """The config.json of the newest bundle, as edited by the wrapper."""
+        """The config.json of the newest bundle: as edited by the wrapper, if no hook has put its own back."""
         return json.loads((self.directory / self.names[-1] / "config.json").read_text())
 
     def grant(self) -> str:
-        return self.config()["annotations"]["gpushare.dev/grant"]
+        state = subprocess.run([*self.wrapper, "state", self.names[-1]], capture_output=True, text=True).stdout
+        return (json.loads(state) if state else self.config())["annotations"]["gpushare.dev/grant"]
 
     def delete_all(self) -> None:
         for name in self.names:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -336,9 +337,14 @@ def test_containers_in_turn_and_at_once_in_a_grant_that_is_kept(runc, node):
 def test_config_edited_before_meets_the_hook(runc, node):
     """An already edited bundle, started directly by runc after the grant has ended: the hook refuses it."""
     command = runc.command("/bin/echo", "started", annotations=SHARE)
+    where, runtime = runc.directory / runc.names[-1], runc.directory / "runtime"
+    runtime.write_text(f'#!/bin/sh\ncp {where}/config.json {where}/edited.json\nexec runc "$@"\n')
+    runtime.chmod(0o755)
+    command.insert(1, f"--gpushare-runtime={runtime}")
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
     node.nothing_left()
-    plain = ["runc", *command[2:]]
+    (where / "edited.json").rename(where / "config.json")
+    plain = ["runc", *command[3:]]
     again = subprocess.run(plain, capture_output=True, text=True)
     assert again.returncode != 0 and again.stdout == ""
 
@@ -389,6 +395,32 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
         return not node.client.grants()
 
     until(gone, "the grant is gone")
+
+
+def test_a_bundle_is_started_again_and_again(runc, node):
+    """One after the other, at once, and after a start that ended before any hook: its config stays the very same
+    file."""
+    program = ("/bin/sh", "-c", "cat /run/gpushare/self/limits >/dev/null && echo ran")
+    # at once: each in a cgroup of its own
+    command = runc.command(*program, annotations=SHARE, change=lambda config: config["linux"].pop("cgroupsPath"))
+    where = runc.directory / runc.names[-1]
+    text, inode = (where / "config.json").read_text(), (where / "config.json").stat().st_ino
+
+    def run(name: str, *more: str) -> str:
+        runc.names.append(f"{command[-1]}-{name}")
+        done = subprocess.run(
+            [*command[:-1], *more, runc.names[-1]], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        return done.stdout or done.stderr
+
+    assert [run("one"), run("two")] == ["ran\n"] * 2
+    with ThreadPoolExecutor() as threads:
+        assert [*threads.map(run, ["three", "four", "five"])] == ["ran\n"] * 3
+    assert sorted(os.listdir(where)) == ["config.json", "rootfs"]
+    assert "no such file" in run("six", "--pid-file", "/nonexistent/pid")
+    assert run("seven") == "ran\n"
+    assert ((where / "config.json").read_text(), (where / "config.json").stat().st_ino) == (text, inode)
+    node.nothing_left()
 
 
 def refused_by_runc(config):

@@ -1,13 +1,11 @@
 """`gpushare` alone: what this node lacks, and the first commands to run."""
 
 import os
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpushare import __version__
+from gpushare import __version__, advice
 from gpushare.cli.command import is_closed_to_user
 
 if TYPE_CHECKING:
@@ -16,22 +14,9 @@ if TYPE_CHECKING:
 Step = tuple[str, str]
 """A command, and its purpose."""
 
-_OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-"""Directories in which sudo finds a command by its name."""
-
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _as_root(command: str) -> str:
-    """Returns the command line by which this user runs the verb as root."""
-    if os.geteuid() == 0:
-        return f"gpushare {command}"
-    found = shutil.which("gpushare")
-    if found is None:
-        return f"sudo {sys.executable} -m gpushare {command}"
-    return f"sudo {'gpushare' if str(Path(found).parent) in _OF_ROOT else found} {command}"
 
 
 def _on_a_node(grants: list[Any]) -> Iterator[Step]:
@@ -40,7 +25,7 @@ def _on_a_node(grants: list[Any]) -> Iterator[Step]:
 
     for one in configuration.status(Options(), None):
         if not one.configured:
-            command = _as_root(f"runtime configure --engine {one.engine} --restart")
+            command = advice.gpushare(f"runtime configure --engine {one.engine} --restart")
             yield command, f"{one.engine} gives no shares yet"
     if not grants:
         yield "gpushare run --memory 4GiB --time 30% -- python3 train.py", "a program in a share"
@@ -61,21 +46,24 @@ def _shut_out(path: Path) -> Iterator[Step]:
     except (KeyError, OSError):  # no such name, or the directory is not accessible
         group, user = "root", ""
     if group == "root":
-        yield _as_root("ps"), "root alone may talk to this daemon"
+        yield advice.gpushare("ps"), "root alone may talk to this daemon"
     else:
-        yield f"sudo adduser {user} {group}", "then log in again: members of the group may talk to the daemon"
+        yield f"sudo usermod -aG {group} {user}", "then log in again: members of the group may talk to the daemon"
 
 
 def _without_a_daemon() -> Iterator[Step]:
     from gpushare.doctor.installed import unit
 
+    if unit() is not None and not advice.systemd_runs():
+        yield advice.gpushare("daemon"), "this node is installed, without systemd to start its daemon"
+        return
     if unit() is not None:
-        yield "sudo systemctl start gpushare", "this node is installed, and its daemon does not run"
+        yield advice.as_root("systemctl start gpushare"), "this node is installed, and its daemon does not run"
         yield "journalctl -u gpushare", "why it does not, where it ended"
         return
-    yield _as_root("demo"), "two containers share a simulated device: needs no GPU, changes nothing"
-    yield _as_root("install"), "makes this machine a node: unit, group, configuration"
-    yield _as_root("daemon --simulate 1x16GiB"), "or a daemon by hand, here with a simulated device"
+    yield advice.gpushare("demo"), "two containers share a simulated device: needs no GPU, changes nothing"
+    yield advice.gpushare("install"), "makes this machine a node: unit, group, configuration"
+    yield advice.gpushare("daemon --simulate 1x16GiB"), "or a daemon by hand, here with a simulated device"
 
 
 def _steps(client: "Client") -> tuple[str, Iterator[Step]]:

@@ -151,7 +151,7 @@ class RuntimeCommand(Family):
         if args.restart:
             print(f"{engine.name} reads it: {configuration.reload(engine)}")
         elif changed:
-            print(f"{engine.name} reads it after: {configuration.advice(engine)}")
+            print(f"{engine.name} reads it after: {configuration.how_to_reload(engine)}")
         if note := configuration.unread(engine, options, changes):
             print(note)
         return 0

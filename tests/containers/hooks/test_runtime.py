@@ -230,10 +230,63 @@ def test_request_in_another_spelling(wrapper, daemon, bundle, spelt):
     assert json.loads((bundle / "config.json").read_text()) == EDITED
 
 
+NEXT, OWN = ".config.json.gpushare", ".config.json.before-gpushare"
+
+
 def test_what_a_killed_wrapper_left_goes_with_the_next_start(wrapper, bundle):
-    (bundle / ".config.json.gpushare").write_text('{"cut": ')
+    (bundle / NEXT).write_text('{"cut": ')
+    os.link(bundle / "config.json", bundle / OWN)
     assert wrapper("create", "-b", bundle, "c1").returncode == 0
-    assert os.listdir(bundle) == ["config.json"]
+    assert sorted(os.listdir(bundle)) == [OWN, "config.json"]
+    assert json.loads((bundle / OWN).read_text()) == ASKS
+
+
+def test_a_bundle_that_no_hook_put_back_is_put_back_by_its_next_start(wrapper, daemon, bundle):
+    """The runtime here calls no hook. What somebody has written since is taken instead, and never overwritten."""
+    inode = (bundle / "config.json").stat().st_ino
+    for _ in range(2):
+        assert wrapper("create", "-b", bundle, "c1").returncode == 0
+        assert json.loads((bundle / "config.json").read_text()) == EDITED
+    assert [json.loads(request.body)["config"] for request in daemon.requests] == [ASKS, ASKS]
+    assert (bundle / OWN).stat().st_ino == inode
+    (bundle / "config.json").write_text(json.dumps({**ASKS, "mine": 1}))
+    assert wrapper("create", "-b", bundle, "c1").returncode == 0
+    assert json.loads(daemon.requests[-1].body)["config"] == {**ASKS, "mine": 1}
+    (bundle / "config.json").write_text("{}")
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert os.listdir(bundle) == ["config.json"] and len(daemon.requests) == 3
+
+
+def test_a_refused_start_leaves_the_bundle_alone(wrapper, daemon, bundle):
+    before = (bundle / "config.json").stat()
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": "no"}})
+    line(wrapper("create", "-b", bundle, "c1"))
+    wrapper.options[0] = "--gpushare-runtime=/proc/self/environ"
+    assert "environ is not an executable" in line(wrapper("create", "-b", bundle, "c1"))
+    assert os.listdir(bundle) == ["config.json"] and (bundle / "config.json").stat() == before
+
+
+def test_a_start_waits_for_the_one_before_it(wrapper, daemon, bundle, runtime):
+    """Until the hook, or until the runtime has ended: otherwise one might get the other's config, or one without its
+    share."""
+    runtime.write_text("#!/bin/sh\nread line\n")
+    with subprocess.Popen(
+        [wrapper.program, *wrapper.options, "run", "-b", bundle, "a"], stdin=subprocess.PIPE
+    ) as first:
+        until(lambda: (bundle / OWN).exists(), "the first has its config")
+        with subprocess.Popen(
+            [wrapper.program, *wrapper.options, "run", "-b", bundle, "b"], stdin=subprocess.PIPE
+        ) as second:
+            until(lambda: "nanosleep" in wchan(second.pid), "the second waits")
+            assert len(daemon.requests) == 1
+            first.communicate(b"\n")
+            until(lambda: len(daemon.requests) == 2, "its turn has come")
+            second.communicate(b"\n")
+    assert [json.loads(request.body)["config"] for request in daemon.requests] == [ASKS, ASKS]
+
+
+def wchan(pid: int) -> str:
+    return Path(f"/proc/{pid}/wchan").read_text()
 
 
 def test_refusal(wrapper, daemon, bundle):
@@ -318,10 +371,9 @@ def test_missing_config_is_the_runtimes_business(wrapper, daemon, bundle):
     assert daemon.requests == []
 
 
-def test_keeps_mode_and_leaves_no_temporary_file(wrapper, bundle):
+def test_keeps_mode(wrapper, bundle):
     (bundle / "config.json").chmod(0o640)
     assert wrapper("create", "-b", bundle, "c1").returncode == 0
-    assert os.listdir(bundle) == ["config.json"]
     assert (bundle / "config.json").stat().st_mode & 0o7777 == 0o640
 
 

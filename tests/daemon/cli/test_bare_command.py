@@ -4,13 +4,12 @@ import contextlib
 import grp
 import io
 import shutil
-import sys
 
 import pytest
 from machine.members import as_nobody, open_to_members
 
+from gpushare import advice
 from gpushare.cli.main import main
-from gpushare.cli.node import first
 from gpushare.doctor import installed
 
 
@@ -45,13 +44,16 @@ def commands(text):
 def test_nothing_is_installed(answer, tmp_path):
     text = answer(tmp_path / "none.sock")
     assert f"no daemon at {tmp_path}/none.sock" in text
-    assert commands(text)[:2] == ["gpushare demo", "gpushare install"]
+    assert commands(text)[:2] == [advice.gpushare("demo"), advice.gpushare("install")]
 
 
-def test_it_is_installed_and_does_not_run(answer, tmp_path):
+@pytest.mark.parametrize("systemd", [True, False])
+def test_it_is_installed_and_does_not_run(answer, tmp_path, monkeypatch, systemd):
+    monkeypatch.setattr(advice, "systemd_runs", lambda: systemd)
     (tmp_path / "units" / "gpushare.service").write_text("")
     text = answer(tmp_path / "none.sock")
-    assert commands(text)[:2] == ["sudo systemctl start gpushare", "journalctl -u gpushare"]
+    started = ["systemctl start gpushare", "journalctl -u gpushare"] if systemd else [advice.gpushare("daemon")]
+    assert commands(text)[: len(started)] == started
     assert "gpushare install" not in text
 
 
@@ -66,7 +68,7 @@ def test_the_socket_is_not_for_this_user(answer, public):
     open_to_members(public.layout.socket, group.gr_gid)
     text = as_nobody(ask)
     assert "permission denied" in text
-    assert commands(text)[0] == f"sudo adduser nobody {group.gr_name}"
+    assert commands(text)[0] == f"sudo usermod -aG {group.gr_name} nobody"
     assert "systemctl" not in text
     open_to_members(public.layout.socket, 0)
     assert "root alone" in as_nobody(ask)
@@ -83,7 +85,7 @@ def test_a_node_with_an_engine_that_is_not_configured(answer, daemon, tmp_path):
     engine = tmp_path / "bin" / "dockerd"
     engine.write_text("#!/bin/sh\necho Docker version 27.0.1, build 1\n")
     engine.chmod(0o755)
-    assert commands(answer(daemon.layout.socket))[0] == "gpushare runtime configure --engine docker --restart"
+    assert commands(answer(daemon.layout.socket))[0] == advice.gpushare("runtime configure --engine docker --restart")
 
 
 def test_all_is_set(answer, daemon):
@@ -91,14 +93,3 @@ def test_all_is_set(answer, daemon):
     text = answer(daemon.layout.socket)
     assert "1 grant." in text
     assert commands(text)[:3] == ["gpushare top", "gpushare ps", "gpushare why"]
-
-
-def test_sudo_finds_the_command(monkeypatch, tmp_path):
-    monkeypatch.setattr(first.os, "geteuid", lambda: 1000)
-    for found, command in (
-        (None, f"sudo {sys.executable} -m gpushare demo"),
-        ("/usr/bin/gpushare", "sudo gpushare demo"),
-        ("/opt/gpushare/bin/gpushare", "sudo /opt/gpushare/bin/gpushare demo"),
-    ):
-        monkeypatch.setattr(shutil, "which", lambda _, found=found: found)
-        assert first._as_root("demo") == command
