@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -88,7 +89,7 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
-def _replace(daemon: Client, argv: list[str], binding: dict[str, Any]) -> NoReturn:
+def _replace(daemon: Client, argv: list[str], binding: Mapping[str, Any]) -> NoReturn:
     from gpushare.inject.process import merge
 
     environment = merge(os.environ, binding["env"], binding["unset"])

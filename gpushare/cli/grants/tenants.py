@@ -111,7 +111,7 @@ class TenantsCommand(Family):
             "host_memory",
             "idle_after_seconds",
         )
-        policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+        policy: Any = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         tenant = client(args).set_tenant(args.name, policy)
         return answer(args, tenant)
 

@@ -138,8 +138,8 @@ class UsageCommand(Command):
         from gpushare.cli.usage import focus, prices
 
         cost = prices.load(args.prices)
-        by = "charge" if form == "focus" else args.by
-        found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
+        by: Any = "charge" if form == "focus" else args.by
+        found: dict[str, Any] = {**client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)}
         rows = [row if row.keys() >= _ALL else {**dict.fromkeys(_NUMBERS, 0), **row} for row in found["rows"]]
         if form == "json":
             if cost is not None:
