@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 
 from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
 from gpushare.api.residency import Residency
+from gpushare.api.sensors import Sensors
 from gpushare.api.share import Eviction, Grace, GrantDevice, Health, IdleAfter, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
 
@@ -265,7 +266,8 @@ class Quantity(Struct, kw_only=True):
 class Device(Struct, kw_only=True):
     """`health_reason`, `unhealthy_since_ns`: set if the device does not work. It stays in the list until the daemon
     restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: set if it does not. `links`: how
-    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`.
+    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`. `sensors`: what the
+    driver measured last.
 
     A request that may borrow (`borrow_memory`) can have, besides `allocatable`: `memory_asleep_bytes`, room that
     suspended grants have left and nobody has borrowed, and `memory_idle_bytes`, which grants that lend have and have
@@ -298,6 +300,7 @@ class Device(Struct, kw_only=True):
     switch_ns: int = 0
     idle_ns: int = 0
     idle_with_waiters_ns: int = 0
+    sensors: Sensors = field(default_factory=Sensors)
 
 
 class Devices(Struct, kw_only=True):

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
+from gpushare.node.sensors import Sensors
 from gpushare.policy.grants import selector
 from gpushare.text.units import parse_size
 
@@ -124,6 +125,10 @@ class Backend(Protocol):
 
     def memory_used(self, index: int) -> int:
         """Returns the bytes in use on the device, by all processes; 0 if the device does not report it."""
+        ...
+
+    def sensors(self, index: int) -> Sensors:
+        """Returns what the driver measures of the device; nothing if it does not answer."""
         ...
 
     def processes(self, index: int) -> list[DeviceProcess]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
-from gpushare.node import limits
+from gpushare.node import limits, sensors
 from gpushare.node.devices import MAX_DEVICES, ContextCost, Device, DeviceProcess, architecture
+from gpushare.node.sensors import Sensors
 from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
 # The driver libraries that a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API
@@ -269,6 +270,10 @@ class NvmlBackend:
         handle = self._handles[index]
         info = self._optional("nvmlDeviceGetMemoryInfo", handle) if handle is not None else None
         return int(info.used) if info is not None else 0
+
+    def sensors(self, index: int) -> Sensors:
+        handle = self._handles[index]
+        return sensors.read(self._optional, handle) if handle is not None else Sensors()
 
     def processes(self, index: int) -> list[DeviceProcess]:
         nvml, handle = self._nvml, self._handles[index]

@@ -8,10 +8,12 @@ from gpushare.errors import FailedError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node import standins
 from gpushare.node.devices import Device, DeviceProcess
+from gpushare.node.sensors import Sensors
 from gpushare.node.simulator import NO_LIMIT, SimDevice, Simulator
 
-# SIM_CAPABILITY_MAJOR of native/sim/model/card.h.
+# SIM_CAPABILITY_MAJOR, SIM_CLOCK_KHZ and SIM_MEMORY_CLOCK_KHZ of native/sim/model/card.h.
 _ATTRIBUTES = {"cuda_compute_capability": "8.0", "architecture": "Ampere"}
+_SM_CLOCK_MHZ, _MEMORY_CLOCK_MHZ = 1410, 1215
 
 
 def _level(one: SimDevice, other: SimDevice) -> str:
@@ -34,6 +36,8 @@ class SimulatedBackend:
         self._directory = directory
         self._viewer: Simulator | None = None
         """A connection for `processes` only, so that a slow answer does not delay other requests."""
+        self._times: dict[int, tuple[int, int]] = {}
+        """Busy and wall time of each device when its sensors were read last."""
         self.nodes = self._nodes(range(len(simulator.devices)))
         everything = [self._device(number) for number in range(len(simulator.devices))]
         self._devices = [device for device in everything if not self._fault(device)]
@@ -87,6 +91,27 @@ class SimulatedBackend:
     def memory_used(self, index: int) -> int:
         number = self._simulator.number(self._devices[index].id)
         return self._simulator.memory_used(number) if number is not None else 0
+
+    def sensors(self, index: int) -> Sensors:
+        number = self._simulator.number(self._devices[index].id)
+        if number is None:
+            return Sensors()
+        try:
+            busy_ns, wall_ns = self._simulator.times(number)
+            limit = self._simulator.power_limit(number)
+        except FailedError:
+            return Sensors()
+        busy_before, wall_before = self._times.get(number, (busy_ns, wall_ns))
+        self._times[number] = busy_ns, wall_ns
+        wall = wall_ns - wall_before
+        return Sensors(
+            power_limit_milliwatts=limit,
+            sm_clock_mhz=_SM_CLOCK_MHZ,
+            sm_clock_max_mhz=_SM_CLOCK_MHZ,
+            memory_clock_mhz=_MEMORY_CLOCK_MHZ,
+            utilization_percent=min(100, round(100 * (busy_ns - busy_before) / wall)) if wall > 0 else None,
+            memory_utilization_percent=0,
+        )
 
     def processes(self, index: int) -> list[DeviceProcess]:
         number = self._simulator.number(self._devices[index].id)

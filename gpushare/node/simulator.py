@@ -28,7 +28,8 @@ VERSION = 5
 HELLO, MEM_INFO, STATS, PROCESSES, STOP, DEVICE, SETTING, LIMIT_SET, LIMIT_GET = 1, 4, 7, 8, 9, 10, 13, 23, 24
 NO_LIMIT = (1 << 64) - 1
 DRIVER_LIMITS = 615  # SIM_DRIVER_LIMITS
-SETTING_LOST = 4
+SETTING_POWER_LIMIT, SETTING_LOST = 3, 4
+KEEP = (1 << 64) - 1
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
 LOG_NAME = "sim.log"  # next to the directory, not in it: containers see that
@@ -222,6 +223,15 @@ class Simulator:
     def memory_used(self, device: int) -> int:
         """Returns the bytes in use on the device, by all processes. Raises FailedError."""
         return self._request(MEM_INFO, device)[0][1]
+
+    def times(self, device: int) -> tuple[int, int]:
+        """Returns the ns that the device has worked, and those since the simulator started. Raises FailedError."""
+        busy, wall, _ = self._request(DEVICE, device)[0]
+        return busy, wall
+
+    def power_limit(self, device: int) -> int:
+        """Returns the device's power limit in milliwatts, which is only stored. Raises FailedError."""
+        return self._request(SETTING, device, SETTING_POWER_LIMIT, KEEP)[0][0]
 
     def clients(self, device: int) -> int:
         """Returns the number of processes that have a context or memory on the device."""

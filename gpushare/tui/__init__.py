@@ -1,1 +1,1 @@
-"""`gpushare top` on a whole screen; a client of the node API. Needs the extra `tui`."""
+"""`gpushare top` on a whole screen; a client of the node API."""

@@ -15,7 +15,6 @@ INTERVAL_SECONDS = 2.0
 _REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves the cursor home and clears the screen."""
-_NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
 
 
 class DevicesCommand(Command):
@@ -88,16 +87,10 @@ class TopCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         daemon = client(args)
-        missing = False
         if not args.plain and _can_draw():
-            try:
-                from gpushare.tui import app
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] not in ("textual", "rich"):
-                    raise
-                missing = True
-            else:
-                return app.run(daemon, args.interval, args.count)
+            from gpushare.tui import app  # here: it takes longer to import than other verbs take to run
+
+            return app.run(daemon, args.interval, args.count)
 
         def show() -> None:
             grants, devices = daemon.grants(), daemon.devices()
@@ -107,11 +100,7 @@ class TopCommand(Command):
             table(render.GRANT_TITLES, render.grant_rows(grants))
             render.grant_notices(grants)
 
-        try:
-            return _again(args.interval, args.count, show)
-        finally:
-            if missing:  # at the end, since each table clears the screen
-                print(f"gpushare: {_NO_VIEW}", file=sys.stderr)
+        return _again(args.interval, args.count, show)
 
 
 def _add_pace(parser: Parser) -> None:

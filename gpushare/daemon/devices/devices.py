@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 
 from gpushare.api import node as node_types
@@ -13,9 +15,13 @@ from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.errors import GpushareError, NotFoundError, UsageError
 from gpushare.node.devices import Backend, Device
+from gpushare.node.sensors import Sensors
 from gpushare.node.simulator import Simulator
 
 log = logging.getLogger(__name__)
+
+SENSORS_SECONDS = 1.0
+"""Sensors are read at most this often, however many ask: some drivers take milliseconds for one."""
 
 
 class Devices:
@@ -25,16 +31,27 @@ class Devices:
     def __init__(self, state: State, backend: Backend, arbiter: Arbiter, simulator: Simulator | None) -> None:
         self._state, self._backend, self._arbiter, self._simulator = state, backend, arbiter, simulator
         self.idle_bytes: Callable[[str], int] = lambda _device: 0
+        self._sensors: dict[str, Sensors] = {}
+        self._read_at = -math.inf
 
     async def views(self) -> list[types.Device]:
-        """Returns the answer to GET /v1/devices. Asks the driver for memory in use, in a thread: it may be slow."""
+        """Returns the answer to GET /v1/devices. Asks the driver for memory in use and its sensors, in a thread: it may
+        be slow."""
+        devices = list(self._state.devices)
         used = await asyncio.to_thread(self._memory_used)
+        if (now := time.monotonic()) - self._read_at >= SENSORS_SECONDS:
+            self._read_at = now
+            self._sensors = await asyncio.to_thread(self._read_sensors, devices)
         return [self._view(device, used[device.index]) for device in self._state.devices]
 
     def _view(self, device: Device, used: int) -> types.Device:
         stats = self._arbiter.device_stats(device.index)
         idle = self.idle_bytes(device.id)
-        return view.device_view(device, self._backend.name, self._state, stats, used, idle)
+        sensors = self._sensors.get(device.id, Sensors())
+        return view.device_view(device, self._backend.name, self._state, stats, used, idle, sensors)
+
+    def _read_sensors(self, devices: list[Device]) -> dict[str, Sensors]:
+        return {device.id: self._backend.sensors(device.index) for device in devices}
 
     def _memory_used(self) -> list[int]:
         used = []

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from gpushare.api import residency as residency_types
+from gpushare.api import sensors as sensor_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.node import DeviceState
@@ -21,6 +24,7 @@ from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
 from gpushare.ledger.ledger import Health
 from gpushare.node.devices import Device
+from gpushare.node.sensors import Sensors
 from gpushare.paths import Layout
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota import standing as quota
@@ -209,9 +213,11 @@ def ledger_view(health: Health) -> types.LedgerHealth:
     )
 
 
-def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int, idle: int) -> types.Device:
+def device_view(
+    device: Device, backend: str, state: State, stats: DeviceStats, used: int, idle: int, sensors: Sensors
+) -> types.Device:
     """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports. `idle`: bytes
-    of grants that lend their memory and do nothing."""
+    of grants that lend their memory and do nothing. `sensors`: as they were read last."""
     fault, drain = state.faults.get(device.id), state.drains.get(device.id)
     takes = fault is None and drain is None
     taken = state.promises.now.taken.on(device.id)
@@ -251,6 +257,7 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
         switch_ns=stats.switch_ns,
         idle_ns=stats.idle_ns,
         idle_with_waiters_ns=stats.idle_with_waiters_ns,
+        sensors=msgspec.convert(sensors, sensor_types.Sensors, from_attributes=True),
     )
 
 

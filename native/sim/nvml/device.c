@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sim/model/card.h"
 #include "sim/nvml/nvml.h"
 
 /* Implements queries whose result is a constant number. */
@@ -101,6 +102,22 @@ NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, i
   *major = 8;
   *minor = 0;
   return NVML_SUCCESS;
+}
+
+/* A simulated device always has its full clocks. */
+static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned kind, unsigned *mhz) {
+  enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY };
+  if (kind > CLOCK_MEMORY) {
+    nvmlReturn_t result = put_number(device, mhz, 0);
+    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+  }
+  return put_number(device, mhz, (kind == CLOCK_MEMORY ? SIM_MEMORY_CLOCK_KHZ : SIM_CLOCK_KHZ) / 1000);
+}
+NVML_API(nvmlDeviceGetClockInfo, (nvmlDevice_t device, unsigned kind, unsigned *mhz)) {
+  return clock_mhz(device, kind, mhz);
+}
+NVML_API(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t device, unsigned kind, unsigned *mhz)) {
+  return clock_mhz(device, kind, mhz);
 }
 
 enum { BRAND_UNKNOWN = 0, FEATURE_DISABLED = 0 };

@@ -1,6 +1,7 @@
 /* The part of NVML that the simulated libnvidia-ml.so.1 implements, declared from the public documentation. All other
- * functions return NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), including all sensors: the simulated device has none, and an
- * invented value would look like a measurement. */
+ * functions return NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), including those of temperature, power draw and fans: the
+ * simulated device has none, and an invented value would look like a measurement. Its clocks are not invented: the
+ * durations of kernels follow from them. */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
 

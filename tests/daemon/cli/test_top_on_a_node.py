@@ -236,10 +236,6 @@ def test_in_a_terminal_without_a_whole_screen(daemon):
         terminal_.types(f"TERM=dumb {GPUSHARE} top --count 2 --interval 0.1; echo second $?")
         terminal_.shows("second 0")
         assert terminal_.text().count(grant) == 4
-        # Without Textual, it says how to install it.
-        hidden = "import sys; sys.modules['textual'] = None; from gpushare.cli.main import main; main(sys.argv[1:])"
-        terminal_.types(f"clear; {shlex.quote(sys.executable)} -c {shlex.quote(hidden)} top --count 1; echo third $?")
-        terminal_.shows("third 0", "pip install 'gpushare[tui]'", grant, "HEALTH")
 
 
 @pytest.mark.slow

@@ -167,20 +167,22 @@ def test_sensors_are_not_made_up_and_what_is_not_there_cannot_be_changed(sim: An
     code = """
 n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
 sensors = [error(n.nvmlDeviceGetTemperature, h, 0), error(n.nvmlDeviceGetPowerUsage, h),
-    error(n.nvmlDeviceGetClockInfo, h, 0), error(n.nvmlDeviceGetFanSpeed, h), error(n.nvmlDeviceGetMigMode, h),
+    error(n.nvmlDeviceGetClockInfo, h, 3), error(n.nvmlDeviceGetFanSpeed, h), error(n.nvmlDeviceGetMigMode, h),
     error(n.nvmlDeviceGetMemoryAffinity, h, 1, 0),
     error(n.nvmlDeviceGetSerial, h), error(n.nvmlDeviceGetTotalEnergyConsumption, h)]
 changes = [error(n.nvmlDeviceSetMigMode, h, 1), error(n.nvmlDeviceResetGpuLockedClocks, h),
     error(n.nvmlDeviceClearEccErrorCounts, h, 0), error(n.nvmlUnitSetLedState, None, 0)]
 fields = [value.nvmlReturn for value in n.nvmlDeviceGetFieldValues(h, [1, 82])]
 show([sensors, changes, fields, n.nvmlDeviceGetComputeMode(h), n.nvmlDeviceGetPersistenceMode(h),
-    n.nvmlDeviceGetBrand(h)])
+    n.nvmlDeviceGetBrand(h), [n.nvmlDeviceGetClockInfo(h, kind) for kind in (0, 1, 2)],
+    [n.nvmlDeviceGetMaxClockInfo(h, kind) for kind in (0, 1, 2)]])
 """
-    sensors, changes, fields, *modes = ask(sim, code)
+    sensors, changes, fields, *modes, clocks, highest = ask(sim, code)
     assert set(sensors) == {pynvml.NVML_ERROR_NOT_SUPPORTED}
     assert set(changes) == {pynvml.NVML_ERROR_NO_PERMISSION}
     assert set(fields) == {pynvml.NVML_ERROR_NOT_SUPPORTED}
     assert modes == [pynvml.NVML_COMPUTEMODE_DEFAULT, 1, pynvml.NVML_BRAND_UNKNOWN]
+    assert clocks == highest == [1410, 1410, 1215]  # as cuDeviceGetAttribute says
 
 
 def test_what_an_administrator_sets_every_process_sees(sim: Any) -> None:

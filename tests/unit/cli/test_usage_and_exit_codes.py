@@ -242,7 +242,7 @@ def loaded(directory, *arguments):
 def test_help_imports_little(tmp_path):
     """The cost of --help is its imports; `make bench` measures the time itself."""
     heavy = {"aiohttp", "asyncio", "msgspec", "sqlite3", "pynvml", "tomlkit", "http.client", "cffi", "subprocess"}
-    heavy |= {"dataclasses", "inspect", "tomllib"}
+    heavy |= {"dataclasses", "inspect", "tomllib", "textual", "rich"}
     assert loaded(tmp_path, "--help") & heavy == set()
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from run.simulated import CLIENT, MEM_ALLOC, Wire
 
 from gpushare import paths
 from gpushare.errors import FailedError, UsageError
-from gpushare.node import nvml
+from gpushare.node import nvml, sensors
 from gpushare.node.devices import Device, DeviceProcess, parse_simulate
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
@@ -128,14 +129,44 @@ backend.close()
 """
 
 
-def test_nvml_backend_over_the_simulated_library(simulator, driver):
-    done = python(driver, "-c", NVML)
+def test_nvml_backend_over_the_simulated_library(simulator, directory, driver):
+    sensing = "print(json.dumps(dataclasses.asdict(backend.sensors(1)))); backend.close()"
+    done = python(driver, "-c", NVML.replace("backend.close()", sensing))
     assert done.returncode == 0, done.stderr
-    ids, found, used, healthy = json.loads(done.stdout)
+    answer, measured = map(json.loads, done.stdout.splitlines())
+    ids, found, used, healthy = answer
+    backend = SimulatedBackend(Simulator.connect(directory), directory)
+    backend.sensors(1)  # a utilization is of the time between two looks
+    assert sensors.Sensors(**{**measured, "slowed_by": ()}) == backend.sensors(1)
+    assert (measured["sm_clock_mhz"], measured["utilization_percent"], measured["temperature_celsius"]) == (
+        1410,
+        0,
+        None,
+    )
+    backend.close()
     assert ids == [device.uuid for device in simulator.devices]
     assert [device["memory_bytes"] for device in found] == [4 * GIB, 2 * GIB]
     assert [device["id"] for device in found] == ids
     assert (used, healthy) == ([0, 0], ["", ""])
+
+
+def test_what_a_driver_measures_is_read_and_what_it_does_not_is_left_out():
+    said = {
+        **{"nvmlDeviceGetTemperature": 71, "nvmlDeviceGetFanSpeed": 4_000_000, "nvmlDeviceGetPowerUsage": 287_300},
+        **{"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97, memory=40), "nvmlDeviceGetTotalEccErrors": 2},
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x04 | 0x08 | 0x40,
+    }
+    found = sensors.read(lambda name, *_: said.get(name), None)
+    assert found == sensors.Sensors(
+        temperature_celsius=71,
+        power_milliwatts=287_300,
+        utilization_percent=97,
+        memory_utilization_percent=40,
+        ecc_errors=2,
+        slowed_by=("power", "heat"),
+    )
+    assert sensors.read(lambda *_: None, None) == sensors.Sensors()
+    assert sensors.read(lambda name, *_: 0x08 if "Throttle" in name else None, None).slowed_by == ("hardware",)
 
 
 def test_who_uses_a_device_is_the_same_to_the_simulator_and_to_nvml(simulator, directory, driver):
