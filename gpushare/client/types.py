@@ -100,10 +100,33 @@ class Node(TypedDict):
     host_pool: HostPool
 
 
+class Sensors(TypedDict):
+    """What the driver measures of a device, at most a second ago; None: it does not say. `power_milliwatts`: what it
+    draws, `power_limit_milliwatts`: the most it may. `utilization_percent`: how much of the driver's last sample
+    period any program's kernel ran, as nvidia-smi shows it; `memory_utilization_percent`: how much of it its
+    memory was read or written. `ecc_errors`: uncorrected errors of its memory since the driver was loaded.
+    `slowed_by`: why its clocks are below what its work asks for: its power limit, its temperature, or something
+    else in the hardware. A simulated device has clocks, a power limit and a utilization: it gets no warmer and
+    draws no power."""
+
+    temperature_celsius: int | None
+    fan_percent: int | None
+    power_milliwatts: int | None
+    power_limit_milliwatts: int | None
+    sm_clock_mhz: int | None
+    sm_clock_max_mhz: int | None
+    memory_clock_mhz: int | None
+    utilization_percent: int | None
+    memory_utilization_percent: int | None
+    ecc_errors: int | None
+    slowed_by: list[Literal["power", "heat", "hardware"]]
+
+
 class Device(TypedDict):
     """`health_reason`, `unhealthy_since_ns`: set if the device does not work. It stays in the list until the daemon
     restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: set if it does not.
     `links`: how near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`.
+    `sensors`: what the driver measured last.
 
     A request that may borrow (`borrow_memory`) can have, besides `allocatable`: `memory_asleep_bytes`, room that
     suspended grants have left and nobody has borrowed, and `memory_idle_bytes`, which grants that lend have and
@@ -136,6 +159,7 @@ class Device(TypedDict):
     switch_ns: int
     idle_ns: int
     idle_with_waiters_ns: int
+    sensors: Sensors
 
 
 class TenantNow(TypedDict):

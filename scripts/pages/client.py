@@ -5,6 +5,8 @@ these contain, and from those annotations.
 """
 
 import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -17,11 +19,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec.structs import fields
 
-from gpushare.api import debug, events, findings, gangs, node, plan, residency, share, tenants, types, usage, why
+from gpushare import api
+from gpushare.api import types
 
 ROOT = Path(__file__).parents[2]
 VERBS = ROOT / "gpushare" / "client" / "verbs.py"
-MODULES = (types, plan, tenants, usage, gangs, debug, events, findings, node, residency, share, why)
+MODULES = (types, *(importlib.import_module(f"gpushare.api.{one.name}") for one in pkgutil.iter_modules(api.__path__)))
 """Where a name is looked for, in this order."""
 OBJECTS = {
     "grant": "Grant", "device": "Device", "tenant": "Tenant", "node": "Node", "eviction": "Eviction",
@@ -67,15 +70,15 @@ class _Types:
         self._unpacked = unpacked
         self._done: dict[str, str] = {}
         for name in named:
-            self._define(name)
+            if name not in ("Event", "FollowEvent"):
+                self._define(name, next(getattr(module, name) for module in MODULES if hasattr(module, name)))
 
     def text(self) -> str:
         return "\n\n".join(self._done.values())
 
-    def _define(self, name: str) -> None:
-        if name in self._done or name in ("Event", "FollowEvent"):
+    def _define(self, name: str, found: Any) -> None:
+        if name in self._done:
             return
-        found = next(getattr(module, name) for module in MODULES if hasattr(module, name))
         if isinstance(found, type) and issubclass(found, msgspec.Struct):
             text = self._struct(found)
         else:
@@ -118,7 +121,7 @@ class _Types:
         if hint is Any:
             return "Any"
         if issubclass(hint, msgspec.Struct):
-            self._define(hint.__name__)
+            self._define(hint.__name__, hint)
         return str(hint.__name__)
 
 
