@@ -44,7 +44,7 @@ class Scheduler:
                     print(f"{node.path}: {error}", file=sys.stderr)
                     continue
                 if plan["fits"]:
-                    fitting.append(((plan["wait_ms"] or {}).get("p99", 0), number, node))
+                    fitting.append((plan["wait_ms"]["p99"] if plan["wait_ms"] else 0, number, node))
             for _, _, node in sorted(fitting, key=lambda found: found[:2]):
                 try:
                     return node, (await node.create(**request))["id"]

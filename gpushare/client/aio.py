@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 from yarl import URL
@@ -22,9 +22,15 @@ from gpushare.client.blocking import (
     refusal,
     why,
 )
-from gpushare.client.verbs import Course, Patience, Verbs, encoded, watching
+from gpushare.client.verbs import Course, Patience, encoded, watching
 from gpushare.errors import GoneError, LaterError, UnreachableError
 from gpushare.paths import client_socket
+
+if TYPE_CHECKING:
+    from gpushare.client import types
+    from gpushare.client.awaited import AwaitedVerbs as Verbs
+else:
+    from gpushare.client.verbs import Verbs
 
 _LINE_MAX = 16 << 20
 _ERRORS = (OSError, aiohttp.ClientError, TimeoutError)
@@ -130,11 +136,11 @@ class AsyncClient(Verbs):
                 pause = patience.pause(later)
             await asyncio.sleep(pause)
 
-    def watch(self, since: int | None = None, timeout: float | None = None) -> AsyncIterator[Any]:
+    def watch(self, since: int | None = None, timeout: float | None = None) -> "AsyncIterator[types.Event]":
         """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""
         return self.lines(watching(since), timeout)
 
-    async def follow(self) -> AsyncIterator[Any]:
+    async def follow(self) -> "AsyncIterator[types.FollowEvent]":
         """As Client.follow."""
         course = Course()
         while True:

@@ -1,6 +1,6 @@
 """The node API for programs: synchronous, standard library only, one connection per call. gpushare.aio is for asyncio.
 
-Answers are the JSON objects of gpushare.api.types as plain dicts, so that importing this costs a CLI nothing.
+Answers are plain dicts, which gpushare.client.types describes to editors: importing this costs a CLI nothing.
 """
 
 import copy
@@ -29,6 +29,8 @@ from gpushare.paths import LOCK, Layout, client_socket
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
+
+    from gpushare.client import types
 
 ANSWER_SECONDS = 30.0
 FOLLOW_AGAIN_SECONDS = 0.2
@@ -144,11 +146,11 @@ class Client(Verbs):
                 pause = patience.pause(later)
             time.sleep(pause)
 
-    def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
+    def watch(self, since: int | None = None, timeout: float | None = None) -> "Iterator[types.Event]":
         """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""
         return self.lines(watching(since), timeout)
 
-    def follow(self) -> Iterator[Any]:
+    def follow(self) -> "Iterator[types.FollowEvent]":
         """Yields all grants, then every change, without end and without a gap: the events of `watch` without its
         bookmarks. An event of type `listed` has all grants: it comes first, and again wherever changes were missed
         because the daemon ended or this reader was slow. One of type `away` has the reason why no daemon answers, once

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode
 
 from gpushare.aio import AsyncClient
@@ -15,6 +15,9 @@ from gpushare.dashboard.readers import encoded
 from gpushare.dashboard.sources import Source
 from gpushare.dashboard.tunnel import Tunnel
 from gpushare.errors import GpushareError
+
+if TYPE_CHECKING:
+    from gpushare.client import types
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,10 @@ _SOON_SECONDS = 0.2
 """Changes within this time cause one poll."""
 _EVENTS = 200
 _HOUR_NS = 3600 * 10**9
-_CHARTS = {"hour": (30, 2 * 60 * 10**9, "minute"), "day": (24, _HOUR_NS, "hour")}
+_CHARTS: "dict[str, tuple[int, int, types.Unit]]" = {
+    "hour": (30, 2 * 60 * 10**9, "minute"),
+    "day": (24, _HOUR_NS, "hour"),
+}
 """Number of columns, ns per column, and the ledger's unit. Two minutes per column, since minute rows may begin at any
 second."""
 
@@ -116,21 +122,20 @@ class Node:
     async def _follow_on(self) -> NoReturn:
         """Follows the watch. Raises GpushareError if the daemon answers but refuses."""
         async for event in self.client.follow():
-            match event["type"], event["kind"]:
-                case "away", _:
-                    await self._is_away(self._explained(event["object"]["why"]))
-                case "listed", _:
-                    self._rv = event["rv"]
-                    self._show_grants({grant["id"]: grant for grant in event["object"]})
-                    self._away_ns, self._tunnel_why = 0, ""
-                    self._publish("state", {"away": None, "epoch": event["epoch"]})
-                    await _ended(self._asking)
-                    self._asking = self._ask()
-                case change, kind:
-                    self._rv = event["rv"]
-                    if kind == "grant":
-                        self._grant_changed(change, event["object"])
-                    self._soon.set()  # for other kinds the event is only a reason to poll
+            if event["type"] == "away":
+                await self._is_away(self._explained(event["object"]["why"]))
+            elif event["type"] == "listed":
+                self._rv = event["rv"]
+                self._show_grants({grant["id"]: grant for grant in event["object"]})
+                self._away_ns, self._tunnel_why = 0, ""
+                self._publish("state", {"away": None, "epoch": event["epoch"]})
+                await _ended(self._asking)
+                self._asking = self._ask()
+            else:
+                self._rv = event["rv"]
+                if event["kind"] == "grant":
+                    self._grant_changed(event["type"], event["object"])
+                self._soon.set()  # for other kinds the event is only a reason to poll
         raise AssertionError("follow() does not end")
 
     async def _is_away(self, why: str) -> None:

@@ -75,7 +75,7 @@ class Story:
             self._say(f"{tenant.name} takes {HELD[tenant.name]} of device memory")
             container.ask(f"fill {HELD[tenant.name]} {PIECE_BYTES}")
             self._grants[tenant.name] = container.grant
-            self.facts.pids[tenant.name] = self._node.client.grant(container.grant)["pid"]
+            self.facts.pids[tenant.name] = self._node.client.grant(container.grant)["pid"] or 0
         self._books = Books(self._node.client, simulated, self._grants, self.facts.pids)
 
     def _both(self) -> None:

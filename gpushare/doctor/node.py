@@ -6,7 +6,7 @@ import grp
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ DEGRADED = Check(
 class Answers:
     """What the daemon answered. `grants`: None if it did not answer."""
 
-    node: dict[str, Any] = field(default_factory=dict)
+    node: Mapping[str, Any] = field(default_factory=dict)
     devices: list[Any] = field(default_factory=list)
     tenants: list[Any] = field(default_factory=list)
     grants: list[Any] | None = None
@@ -223,7 +223,7 @@ def _daemon(client: Client, answers: Answers) -> Iterator[Finding]:
                 yield NO_PROGRAM(grant=grant["id"], why=wall["why"])
 
 
-def _walls(node: dict[str, Any]) -> Iterator[Finding]:
+def _walls(node: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields a finding for each wall of the node that does not hold; if all hold, one for all of them."""
     walls, kept = node["walls"], {wall["keeps"] for wall in node["walls"] if wall["holds"]}
     for wall in walls:

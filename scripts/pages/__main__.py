@@ -1,8 +1,8 @@
-"""Generates pages of docs/ from the product's own texts: `python scripts/pages` writes them, `--check` compares.
+"""Generates files from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
 docs/guides/troubleshooting is made from the doctor's checks, docs/reference from the node API's description, from the
 types of the configuration and its commented files, and from the errors, docs/security/promises.md from marks of tests,
-the rooms of docs/concepts/inside from docstrings.
+the rooms of docs/concepts/inside from docstrings, and the types of gpushare/client from those of the node API.
 """
 
 import sys
@@ -10,23 +10,25 @@ from pathlib import Path
 
 import api
 import checks
+import client
 import configuration
 import exits
 import promises
 import rooms
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def pages() -> dict[str, str]:
-    """Each generated page, by its name in docs/."""
-    return checks.pages() | {
+    """Each generated file, by its name in the repository."""
+    of_docs = checks.pages() | {
         "concepts/inside/rooms.md": rooms.page(),
         "reference/api.md": api.page(),
         "reference/configuration.md": configuration.page(),
         "reference/exit-status.md": exits.page(),
         "security/promises.md": promises.page(),
     }
+    return {f"docs/{name}": text for name, text in of_docs.items()} | client.files()
 
 
 def main() -> int:
@@ -38,12 +40,12 @@ def main() -> int:
         return 1
     wrong = 0
     for name, text in found.items():
-        path = DOCS / name
+        path = ROOT / name
         if sys.argv[1:] != ["--check"]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            print(f"docs/{name} is not what the product states: run make pages", file=sys.stderr)
+            print(f"{name} is not what the product states: run make pages", file=sys.stderr)
             wrong = 1
     return wrong
 

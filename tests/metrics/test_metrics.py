@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -11,14 +12,18 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from run.waiting import until
 from views.scrapes import dashboard, samples
 
 from gpushare.adapters.prometheus import server as server_of
 from gpushare.adapters.prometheus.server import CONNECTIONS_MAX, Server, request_of
+from gpushare.api.sensors import Sensors
+from gpushare.api.types import Device
 from gpushare.cli.adapters.prometheus import FILES
 from gpushare.cli.main import main
+from gpushare.daemon.http import device_metrics
 from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,16 +61,59 @@ def test_promtool_finds_no_fault(site, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def labels_of(text: str) -> dict[str, set[str]]:
+    """Of each metric, those that its samples have."""
+    found: dict[str, set[str]] = {}
+    for name, own, _ in samples(text):
+        found.setdefault(name, set()).update(own)
+    return found
+
+
+def measured(site) -> str:
+    """The lines of a device's metrics, of which the driver says all that a driver can; a simulated one is silent."""
+    sensors = Sensors(
+        temperature_celsius=64, power_milliwatts=412_500, power_limit_milliwatts=700_000, sm_clock_mhz=1980,
+        memory_clock_mhz=2619, utilization_percent=97, memory_utilization_percent=41, ecc_errors=3, slowed_by=["heat"],
+    )  # fmt: skip
+    device = msgspec.convert(site.client.devices()[1], Device)
+    return "\n".join(device_metrics.families([msgspec.structs.replace(device, sensors=sensors)], {}))
+
+
 def test_alerts_and_panels_name_what_there_is(site):
-    labels: dict[str, set[str]] = {}
-    for name, own, _ in samples(site.client.text("/metrics")):
-        labels.setdefault(name, set()).update(own)
-    for expression in expressions():
-        names = re.findall(r"\bgpushare_\w+", expression) or re.findall(r"\bup\b", expression)
+    labels = labels_of(site.client.text("/metrics")) | labels_of(measured(site))
+    board = json.loads((ROOT / "packaging/grafana/gpushare.json").read_text())
+    asked = [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    for expression in expressions() + asked:
+        names = re.findall(r"\bgpushare_\w+", expression) or re.findall(r"\b(?:up|ALERTS)\b", expression)
         assert names, expression
-        known = WORDS.union(*(labels[name] for name in names if name != "up"))
+        known = WORDS.union(*(labels[name] for name in names if name.startswith("gpushare_")))
         grouped = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
-        assert {word.strip() for group in grouped for word in group.split(",")} <= known, expression
+        words = {word.strip() for group in grouped for word in group.split(",")}
+        words |= {
+            *re.findall(r"(\w+)(?:=~?|!~|!=)\"", expression),
+            *re.findall(r"label_values\(.*, (\w+)\)", expression),
+        }
+        assert words <= known, expression
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            own = WORDS.union(*(labels[name] for name in re.findall(r"\bgpushare_\w+", target["expr"])))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= own, panel["title"]
+
+
+def test_what_the_driver_measures_has_the_units_of_prometheus(site):
+    found = {(name, own.get("reason")): value for name, own, value in samples(measured(site)) if own["gpu"] == "1"}
+    for name, value in {
+        "temperature_celsius": 64, "power_watts": 412.5, "power_limit_watts": 700, "sm_clock_hertz": 1.98e9,
+        "memory_clock_hertz": 2.619e9, "utilization_ratio": 0.97, "memory_utilization_ratio": 0.41,
+        "ecc_errors_total": 3,
+    }.items():  # fmt: skip
+        assert found[f"gpushare_device_{name}", None] == pytest.approx(value)
+    slowed = {reason: value for (name, reason), value in found.items() if name == "gpushare_device_slowed"}
+    assert slowed == {"power": 0, "heat": 1, "hardware": 0}
+    names = {name for name, _, _ in samples(site.client.text("/metrics"))}
+    assert not names & {"gpushare_device_temperature_celsius", "gpushare_device_power_watts"}, (
+        "a simulator makes none up"
+    )
 
 
 def test_every_metric_is_documented(site):
@@ -73,7 +121,7 @@ def test_every_metric_is_documented(site):
     text = site.client.text("/metrics")
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     labels: dict[str, set[str]] = {}
-    for name, own, _ in samples(text):
+    for name, own, _ in samples(text + measured(site)):
         labels.setdefault(re.sub("_(bucket|count|sum)$", "", name), set()).update(own.keys() - POD_LABELS - {"le"})
     page = (ROOT / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", page)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpushare.adapters import common
 from gpushare.adapters.common import Changes
@@ -42,7 +43,7 @@ class Options:
     sizes: Sizes
     resource: str
     annotations: bool
-    more: Mapping[str, str]
+    more: Mapping[str, Any]
 
 
 class Allocator:

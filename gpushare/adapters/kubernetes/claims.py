@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.adapters.kubernetes import DRIVER
-from gpushare.adapters.kubernetes.slices import Json, amount, device_name
+from gpushare.adapters.kubernetes.slices import Json, Shown, amount, device_name
 from gpushare.errors import FailedError, UsageError
 from gpushare.policy.quota.shares import DEVICE_MILLI
 
@@ -54,7 +54,7 @@ def key_of(uid: str) -> str:
     return f"{KEYS}{uid}/"
 
 
-def wanted(claim: Json, node: str, devices: Iterable[Json], tenants: Iterable[str]) -> list[Wanted]:
+def wanted(claim: Json, node: str, devices: Iterable[Shown], tenants: Iterable[str]) -> list[Wanted]:
     """Returns the grants that an allocated claim needs on this node. `devices`: the node API's. `tenants`: existing
     names; if the claim's class names no tenant, it is the one with the name of the namespace, else `default`.
 
@@ -79,7 +79,7 @@ def _results(claim: Json, node: str) -> Iterator[Json]:
             yield result
 
 
-def _of_request(claim: Json, request: str, results: list[Json], known: Mapping[str, Json], tenant: str) -> Wanted:
+def _of_request(claim: Json, request: str, results: list[Json], known: Mapping[str, Shown], tenant: str) -> Wanted:
     for result in results:
         if result["device"] not in known:
             raise FailedError(f"device {result['device']} of the claim is not there: known are {', '.join(known)}")
@@ -104,7 +104,7 @@ def _of_request(claim: Json, request: str, results: list[Json], known: Mapping[s
     return Wanted(request, results[0]["pool"], parts, ask)
 
 
-def _share(result: Json, device: Json) -> tuple[int, int]:
+def _share(result: Json, device: Shown) -> tuple[int, int]:
     """Returns bytes and milli; the whole device if the cluster does not report consumed capacity."""
     consumed = result.get("consumedCapacity") or {}
     try:
@@ -115,7 +115,7 @@ def _share(result: Json, device: Json) -> tuple[int, int]:
     return memory, time
 
 
-def _all_memory(device: Json) -> int:
+def _all_memory(device: Shown) -> int:
     return int(device["capacity"]["memory"] - device["reserved"]["memory"])
 
 
@@ -160,16 +160,16 @@ def of_pod(pod: Json) -> Iterator[tuple[str, str]]:
             yield pod["metadata"]["namespace"], one["resourceClaimName"]
 
 
-def is_claims(grant: Json) -> bool:
+def is_claims(grant: Shown) -> bool:
     """Whether the grant belongs to a claim."""
     return (grant["key"] or "").startswith(KEYS)
 
 
-def stale(grants: Iterable[Json], claims: Iterable[Json], node: str) -> list[str]:
+def stale(grants: Iterable[Shown], claims: Iterable[Json], node: str) -> list[str]:
     """Returns the ids of grants whose claim is gone or no longer has a device on this node."""
     here = {claim["metadata"]["uid"] for claim in claims if next(_results(claim, node), None) is not None}
     return [grant["id"] for grant in grants if is_claims(grant) and _uid(grant) not in here]
 
 
-def _uid(grant: Json) -> str:
+def _uid(grant: Shown) -> str:
     return str(grant["key"]).removeprefix(KEYS).partition("/")[0]

@@ -18,7 +18,7 @@ from gpushare.adapters import common
 from gpushare.adapters.kubernetes import claims, slices, statuses
 from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet, Waits
 from gpushare.adapters.kubernetes.pace import Pace
-from gpushare.adapters.kubernetes.slices import Json
+from gpushare.adapters.kubernetes.slices import Json, Shown
 from gpushare.client import Client
 from gpushare.errors import FailedError, GpushareError, NotFoundError, UnreachableError
 
@@ -50,7 +50,7 @@ class Preparer:
         # Threads that query the daemon while the API server is queried for the claim.
         self._askers = ThreadPoolExecutor(_ASKERS, "daemon")
         # The node's devices as last read for publishing; None before that.
-        self.devices: list[Json] | None = None
+        self.devices: Sequence[Shown] | None = None
         self._guard = threading.Lock()
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
@@ -104,7 +104,7 @@ class Preparer:
         for key in before.keys() - keys:  # of an earlier allocation whose end kubelet did not report
             common.release(self._daemon, before[key]["id"])
         found: list[Device] = []
-        made: list[Json] = []
+        made: list[Shown] = []
         try:
             for one in wanted:
                 # An existing grant is reused as it is, even if a tenant named as the namespace was made since.
@@ -122,12 +122,12 @@ class Preparer:
         self._queue_status(claim, wanted, before)
         return found
 
-    def _there(self, uid: str) -> tuple[list[str], list[Json], list[Json]]:
+    def _there(self, uid: str) -> tuple[list[str], Sequence[Shown], Sequence[Shown]]:
         """Queries the daemon; returns the names of tenants, the devices, and the claim's grants."""
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
         return tenants, self._daemon.devices() if self.devices is None else self.devices, self._grants(uid)
 
-    def _queue_status(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str, Json]) -> None:
+    def _queue_status(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str | None, Shown]) -> None:
         """Queues the claim's grants for its status. `grants`: by key."""
         got = [(one, grants.get(one.ask["key"])) for one in wanted]
         self.statuses.put(claim, [entry for one, grant in got if grant for entry in statuses.entries(one, grant)])
@@ -171,12 +171,11 @@ class Preparer:
             with contextlib.suppress(NotFoundError):
                 yield self._cluster.claim(namespace, name)
 
-    def _grants(self, uid: str) -> list[Json]:
-        found: list[Json] = self._daemon.grants(key_prefix=claims.key_of(uid))
-        return found
+    def _grants(self, uid: str) -> Sequence[Shown]:
+        return self._daemon.grants(key_prefix=claims.key_of(uid))
 
 
-def _devices(wanted: claims.Wanted, grant: Json) -> list[Device]:
+def _devices(wanted: claims.Wanted, grant: Shown) -> list[Device]:
     # One CDI name covers all devices of the grant: given twice, the engine would mount twice.
     names = (tuple(grant["cdi"]), *((),) * (len(wanted.parts) - 1))
     return [
@@ -311,7 +310,7 @@ class Driver:
     def _write_statuses(self) -> None:
         self._preparer.statuses.run(self._ended)
 
-    def _health(self, device: Json) -> Health:
+    def _health(self, device: Shown) -> Health:
         since = device["unhealthy_since_ns"] or 0
         name = slices.device_name(device["id"])
         return Health(self._node, name, device["health"] == "healthy", since // 1_000_000_000, device["health_reason"])

@@ -15,6 +15,8 @@ from gpushare.policy.grants.admission import SMALLEST_MILLI, WORKING_BYTES
 from gpushare.text.units import MIB, PAGE
 
 Json = dict[str, Any]
+Shown = Mapping[str, Any]
+"""A device or a grant, as the daemon shows it."""
 
 SHARES = 64
 """Maximum concurrent grants on a device. The usage pages and the arbiter allow more, but a device has no room for the
@@ -60,7 +62,7 @@ def version(text: str) -> str | None:
     return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
 
 
-def attributes(device: Json) -> Json:
+def attributes(device: Shown) -> Json:
     """Returns the attributes that claims select by."""
     known: Mapping[str, str] = device["attributes"]
     found: Json = {
@@ -86,14 +88,14 @@ def attributes(device: Json) -> Json:
     return found
 
 
-def on_loan(device: Json) -> int:
+def on_loan(device: Shown) -> int:
     """Returns the bytes that a claim with `borrowMemory` can have of others: what suspended grants have left, and what
     grants hold that do nothing. In coarse steps, since each change of the slice is a write to the API server."""
     found = device.get("memory_asleep_bytes", 0) + device.get("memory_idle_bytes", 0)
     return int(found // _ON_LOAN_STEP * _ON_LOAN_STEP)
 
 
-def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
+def free(device: Shown, others: Sequence[Shown]) -> tuple[int, int]:
     """Returns the bytes and milli of a device that claims may have: all except what is reserved and what `others`, the
     grants that are not claims', hold."""
     memory = device["capacity"]["memory"] - device["reserved"]["memory"]
@@ -106,7 +108,7 @@ def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
     return max(0, memory) // PAGE * PAGE, max(0, time)
 
 
-def taints(device: Json) -> list[Json]:
+def taints(device: Shown) -> list[Json]:
     """Returns the taints that keep new pods off the device. Running pods stay: their owners decide, by the health shown
     in the pods' status."""
     if device["health"] != "healthy":
@@ -125,7 +127,7 @@ def unreachable(shown: Iterable[Json]) -> list[Json]:
     ]
 
 
-def capacity(device: Json, others: Sequence[Json]) -> Json | None:
+def capacity(device: Shown, others: Sequence[Shown]) -> Json | None:
     """Returns the capacity that claims consume. A claim that requests no amount gets all of the device. None: too
     little is left for a claim."""
     memory, time = free(device, others)
@@ -155,7 +157,7 @@ def _mebibytes(size: int) -> str:
     return f"{size // MIB}Mi"
 
 
-def devices(found: Iterable[Json], others: Sequence[Json]) -> list[Json]:
+def devices(found: Iterable[Shown], others: Sequence[Shown]) -> list[Json]:
     """Returns the `devices` of the node's slice. `others`: as in `free`."""
     out: list[Json] = []
     for device in found:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpushare.adapters import common
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.adapters.kubernetes.claims import PARAMETERS, Wanted
-from gpushare.adapters.kubernetes.slices import Json, device_name
+from gpushare.adapters.kubernetes.slices import Json, Shown, device_name
 from gpushare.errors import FailedError, NotFoundError, UnreachableError
 from gpushare.text.units import format_size, format_time
 
@@ -34,13 +34,13 @@ _READY = {"type": "Ready", "status": "True", "reason": "Prepared"}
 _ASLEEP = {"type": "Asleep", "status": "True", "reason": "MemoryInHostMemory"}
 
 
-def entries(wanted: Wanted, grant: Json) -> list[Json]:
+def entries(wanted: Wanted, grant: Shown) -> list[Json]:
     """Returns an AllocatedDeviceStatus for each device of a request. `data` is deterministic for a grant."""
     shares = {device_name(part["id"]): part for part in grant["devices"]}
     return [_entry(wanted.pool, part.device, part.share, grant, shares[part.device]) for part in wanted.parts]
 
 
-def _entry(pool: str, device: str, share: str | None, grant: Json, part: Json) -> Json:
+def _entry(pool: str, device: str, share: str | None, grant: Shown, part: Shown) -> Json:
     since, state = _clock(grant["created_ns"] / 1e9), common.state(grant)
     memory, milli = format_size(part["memory_limit_bytes"]), format_time(part["time_milli"])
     message = f"grant {grant['id']} has {memory} of the device's memory and {milli} of its time"

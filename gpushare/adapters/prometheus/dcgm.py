@@ -21,6 +21,15 @@ _LIMIT, _USED = "gpushare_grant_memory_limit_bytes", "gpushare_device_memory_use
 _NAMES = "|".join((*_WALL, _BUSY, _MEMORY, _HOSTED, _LIMIT, _USED))
 _SAMPLE = re.compile(rf'({_NAMES})\{{((?:\w+="(?:[^"\\]|\\.)*",?)*)\}} (\S+)')
 
+_SENSORS = (
+    ("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", "temperature_celsius", 1),
+    ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", "power_milliwatts", 1000),
+    ("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", "sm_clock_mhz", 1),
+    ("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", "memory_clock_mhz", 1),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", "memory_utilization_percent", 1),
+)
+"""Of the whole device, and of no pod: name, text, the node API's field, and what that is divided by."""
+
 Who: TypeAlias = tuple[str, ...]
 """Values of a pod's labels, in the order of `_POD`, escaped; empty strings for what belongs to no pod."""
 _NOBODY: Who = ("", "", "")
@@ -113,8 +122,17 @@ class Names:
             for who, memory, left in _memory(found, device["capacity"]["memory"]):
                 used.append(f"{{{label}{_who(who)}}} {memory / _MIB:.10g}")
                 free.append(f"{{{label}{_who(who)}}} {left / _MIB:.10g}")
+        known = [(self._label(device), device.get("sensors", {})) for device in devices]
         return "".join(
             [
+                *(
+                    _family(
+                        name,
+                        text,
+                        [f"{{{label}}} {has[one] / scale:.10g}" for label, has in known if has.get(one) is not None],
+                    )
+                    for name, text, one, scale in _SENSORS
+                ),
                 _family("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", util),
                 _family("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", free),
                 _family("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", used),

@@ -1,6 +1,7 @@
 """The share of a task or an actor, as Ray's options and as options of our command. Pure."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from gpushare.text.units import parse_idle_after
 
@@ -74,9 +75,9 @@ def words(spec: object) -> list[str]:
     return found
 
 
-def request(spec: Mapping[str, object]) -> dict[str, object]:
+def request(spec: Mapping[str, object]) -> dict[str, Any]:
     """Returns the spec as fields of Client.plan. Raises UsageError for a duration that is none."""
-    asked = {name: f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
+    asked: dict[str, Any] = {name: f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
     if "grace" in asked:
         asked["grace_seconds"] = asked.pop("grace")
     if "idle_after" in asked:

@@ -6,7 +6,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def gres(devices: Sequence[Json], files: Sequence[str], per_device: int) -> str:
+def gres(devices: Sequence[Mapping[str, Any]], files: Sequence[str], per_device: int) -> str:
     """Returns gres.conf. `devices`: the node API's, in its order, which is that of Slurm's numbers. `files`: paths of
     their device nodes. `per_device`: shards."""
     lines = [

@@ -148,7 +148,7 @@ def _has(part: str) -> Has | None:
 
 
 def requests(
-    job: Job, held: Iterable[Has], devices: Sequence[Json], tenants: Iterable[str], per_device: int
+    job: Job, held: Iterable[Has], devices: Sequence[Mapping[str, Any]], tenants: Iterable[str], per_device: int
 ) -> list[Json]:
     """Returns the GrantRequest fields for each of `held`. `devices`: the node API's, in the order of gres.conf.
     `per_device`: shards.
@@ -170,7 +170,7 @@ def requests(
     ]
 
 
-def _share(one: Has, devices: Sequence[Json], per_device: int) -> Json:
+def _share(one: Has, devices: Sequence[Mapping[str, Any]], per_device: int) -> Json:
     unknown = [number for number in one.devices if number >= len(devices)]
     if unknown:
         raise FailedError(f"Slurm gave device {unknown[0]} and this node has {len(devices)}: write gres.conf again")

@@ -167,7 +167,7 @@ class Programs:
             of = job.job_of(grant["key"] or "")
             if of is not None and _state(of).startswith((*_ENDED, _FORGOTTEN)):
                 self._end(grant["id"])
-                self._forget(of, job.run_of(grant["key"]))
+                self._forget(of, job.run_of(grant["key"] or ""))
                 done.append(str(grant["id"]))
         return done
 

@@ -5,10 +5,14 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.client import types
 
 PER_DEVICE = 100
 WHAT = ("conf", "scripts", "prolog", "epilog", "reap")
@@ -65,7 +69,7 @@ class SlurmAdapter(Command):
         return 0
 
 
-def _conf(devices: list[dict[str, object]], shards: int) -> int:
+def _conf(devices: "list[types.Device]", shards: int) -> int:
     from gpushare.adapters.slurm import conf
 
     files = [f"/dev/nvidia{device['minor']}" for device in devices]

@@ -80,7 +80,7 @@ class GangCommand(Family):
         if any(shares) if args.grants is not None else not all(shares):
             raise UsageError("give --memory and --time, or --grants FILE")
         one = {**share_request(args), "keep": args.keep or None}
-        grants = [one] if args.grants is None else _read(args.grants)
+        grants: Any = [one] if args.grants is None else _read(args.grants)
         daemon = client(args)
         part = daemon.prepare(args.id, grants, ttl_seconds=args.ttl, wait_seconds=args.wait, **_which(args))
         return _print(args, part)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -186,7 +187,7 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
-def _replace(daemon: Client, argv: list[str], binding: dict[str, Any], *, apart: bool = True) -> NoReturn:
+def _replace(daemon: Client, argv: list[str], binding: Mapping[str, Any], *, apart: bool = True) -> NoReturn:
     """`apart`: in a mount namespace of its own if root runs it."""
     from gpushare.inject.process import merge
 

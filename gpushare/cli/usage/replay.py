@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     api = client(args)
     node = api.node()["capacity"]
-    recorded = api.usage_slots(**query(args))
+    recorded: Mapping[str, Any] = api.usage_slots(**query(args))
     names = [field.name for field in fields(Slot)]
     slots = [Slot(**{name: slot[name] for name in names if name in slot}) for slot in recorded["slots"]]
     quotas = _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"])

@@ -105,7 +105,7 @@ class UsageCommand(Command):
 
         asked = bill.Asked(args.by, prices.load(args.prices), args.tz)
         by = "charge" if form == "focus" else args.by
-        found = client(args).usage(tenant=args.tenant, **query_by(args, by))
+        found: dict[str, Any] = {**client(args).usage(tenant=args.tenant, **query_by(args, by))}
         rows = [{**dict.fromkeys(bill.NUMBERS, 0), **row} for row in found["rows"]]
         if form == "json":
             if asked.prices is not None:

@@ -16,8 +16,8 @@ from gpushare.api.tenants import Tenant
 from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
-from gpushare.daemon.http import moves
-from gpushare.daemon.http.families import Sample, escape, family
+from gpushare.daemon.http import device_metrics, moves
+from gpushare.daemon.http.families import escape, family
 from gpushare.daemon.node import NodeContext
 from gpushare.inject.pod import Pod
 from gpushare.ledger.usage import Sums
@@ -119,7 +119,7 @@ async def _grants(context: NodeContext) -> list[str]:
         shown_now = grant_view(state, live.record, live, arbiter)
         states.append(f'gpushare_grant_state{{{of_grant},state="{_STATES.get(shown_now.phase, shown_now.phase)}"}} 1')
         for device in shown_now.devices:
-            label = f'{of_grant},gpu_uuid="{device.id}"'
+            label = f'{of_grant},gpu="{device.index}",gpu_uuid="{device.id}"'
             for lines, counter in zip(families, _COUNTERS, strict=True):
                 lines.append(f"{counter.name}{{{label}}} {getattr(device, counter.field) / counter.scale!r}")
             if live.handle is None:
@@ -127,10 +127,12 @@ async def _grants(context: NodeContext) -> list[str]:
             stats = arbiter.grant_stats(live.handle, device.index)
             for lines, (name, _, spans) in zip(histograms, _HISTOGRAMS, strict=True):
                 lines.append(_histogram(name, label, spans(stats)))
+    numbers = {device.id: device.index for device in state.devices}
     for last in context.accounts.last.rows(time.monotonic()):
         if last.grant in shown:
             continue
-        label = f'grant="{last.grant}",tenant="{escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
+        of_grant = f'grant="{last.grant}",tenant="{escape(last.tenant)}"{_pod(last.pod)}'
+        label = f'{of_grant},gpu="{numbers[last.device]}",gpu_uuid="{last.device}"'
         for lines, counter in zip(families, _COUNTERS, strict=True):
             if counter.kind == "counter":
                 of = last if counter.field == "memory_refusals" else last.stats
@@ -209,63 +211,9 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
     """The body of /metrics. `devices`: as the node API shows them."""
     state = context.state
 
-    def per_device(value: "str") -> list[Sample]:
-        return [({"gpu_uuid": device.id}, getattr(device, value) / 1e9) for device in devices]
-
     ledger, pool = state.ledger.health, context.pool.facts()
     lines = [
-        *family(
-            "gpushare_device_leased_seconds_total",
-            "counter",
-            "Time leased to grants since the daemon started",
-            per_device("leased_ns"),
-        ),
-        *family(
-            "gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")
-        ),
-        *family(
-            "gpushare_device_busy_seconds_total",
-            "counter",
-            "Metered work of all grants since the daemon started",
-            [({"gpu_uuid": device.id}, context.accounts.busy_ns.get(device.id, 0) / 1e9) for device in devices],
-        ),
-        *family(
-            "gpushare_device_memory_bytes",
-            "gauge",
-            "Device memory there is",
-            [({"gpu_uuid": device.id}, device.capacity.memory) for device in devices],
-        ),
-        *family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
-        *family(
-            "gpushare_device_idle_with_waiters_seconds_total",
-            "counter",
-            "Idle time while a grant waited: must stay near 0",
-            per_device("idle_with_waiters_ns"),
-        ),
-        *family(
-            "gpushare_device_memory_used_bytes",
-            "gauge",
-            "Device memory in use by anybody",
-            [({"gpu_uuid": device.id}, device.memory_used_bytes) for device in devices],
-        ),
-        *family(
-            "gpushare_device_memory_asleep_bytes",
-            "gauge",
-            "Room that suspended grants have left and nobody has borrowed",
-            [({"gpu_uuid": device.id}, device.memory_asleep_bytes) for device in devices],
-        ),
-        *family(
-            "gpushare_device_memory_idle_bytes",
-            "gauge",
-            "Memory of grants that lend it and do nothing: moved away when a borrower asks",
-            [({"gpu_uuid": device.id}, device.memory_idle_bytes) for device in devices],
-        ),
-        *family(
-            "gpushare_device_health",
-            "gauge",
-            "1 when the device works, 0 when it does not",
-            [({"gpu_uuid": device.id}, int(device.health == "healthy")) for device in devices],
-        ),
+        *device_metrics.families(devices, context.accounts.busy_ns),
         *family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
         *family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
         *family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),

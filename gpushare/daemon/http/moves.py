@@ -3,6 +3,7 @@
 from typing import get_args
 
 from gpushare.daemon.accounts.moves import For
+from gpushare.daemon.http import device_metrics
 from gpushare.daemon.http.families import family
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.residency.residency import OUTCOMES, WAIT_BUCKETS_S, Residency
@@ -20,7 +21,10 @@ def costs(context: NodeContext) -> list[str]:
             "counter",
             "Bytes of device memory copied to host memory and back, by why",
             [
-                ({"gpu_uuid": device.id, "dir": way, "cause": why}, moves.bytes[device.id, way, why])
+                (
+                    {**device_metrics.labels(device.index, device.id), "dir": way, "cause": why},
+                    moves.bytes[device.id, way, why],
+                )
                 for device in context.state.devices
                 for way in Way
                 for why in Cause

@@ -5,6 +5,10 @@ All in milli of the node: 1000 is one device.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpushare.client.types import TenantPolicy
 
 DEVICES = 8
 
@@ -20,7 +24,7 @@ class Team:
     tier: int = 0
 
     @property
-    def policy(self) -> dict[str, int]:
+    def policy(self) -> "TenantPolicy":
         """As `PUT /v1/tenants` takes it."""
         return {"time": self.guarantee, "weight": self.weight, "tier": self.tier}
 

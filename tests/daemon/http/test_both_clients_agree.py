@@ -11,7 +11,7 @@ from run import doors
 from run.waiting import until
 
 from gpushare.aio import AsyncClient
-from gpushare.client import Client
+from gpushare.client import Client, types
 from gpushare.client.verbs import Course
 from gpushare.errors import GoneError, NotFoundError, RefusedError, UnreachableError, UsageError
 
@@ -85,6 +85,8 @@ def test_the_life_of_a_grant(daemon, either):
     assert client.plan(memory="1GiB", time="10%")["fits"]
     grant = client.create(memory="1GiB", time="10%", key="an ä", class_="inference", ttl_seconds=None)
     assert client.create(memory="1GiB", time="10%", key="an ä", class_="inference")["id"] == grant["id"]
+    for answer, kind in ((grant, types.Grant), (client.devices()[0], types.Device), (client.node(), types.Node)):
+        assert answer.keys() == kind.__required_keys__  # as editors are told
     assert client.bind(grant["id"], "container")["grant"] == grant["id"]
     assert client.resize(grant["id"], time="20%")["devices"][0]["time_milli"] == 200
     assert [one["id"] for one in client.grants()] == [grant["id"]]

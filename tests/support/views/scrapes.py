@@ -92,9 +92,8 @@ class Site:
 def dashboard() -> list[tuple[str, str]]:
     """(panel title, expression) for each expression in the Grafana dashboard."""
     path = Path(__file__).parents[3] / "packaging/grafana/gpushare.json"
-    panels = json.loads(path.read_text())["panels"]
     return [
-        (panel["title"], target["expr"].replace("$__rate_interval", "1m"))
-        for panel in panels
-        for target in panel["targets"]
+        (panel["title"], re.sub(r"\$(?:node|tenant|gpu)\b", ".*", target["expr"].replace("$__rate_interval", "1m")))
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel.get("targets", ())
     ]

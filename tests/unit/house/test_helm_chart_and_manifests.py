@@ -109,6 +109,17 @@ def test_the_daemon_comes_with_it_unless_the_node_has_its_own():
     assert set(without) - set(objects(manifests.manifests("kubernetes", daemon={"enabled": False}))) == {"daemon"}
 
 
+def test_metrics_are_there_for_whoever_asks_for_them():
+    found = objects(manifests.manifests("kubernetes", metrics={"enabled": True, "port": 9500, "podMonitor": True}))
+    _, container = found["adapter"]["spec"]["template"]["spec"]["containers"]
+    [port] = container["ports"]
+    assert build_parser().parse_args(container["command"][1:]).listen == f"0.0.0.0:{port['containerPort']}"
+    [endpoint] = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    labels = found["adapter"]["spec"]["template"]["metadata"]["labels"]
+    assert found["PodMonitor"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
 DIGEST = "sha256:" + "0a" * 32
 TAG = manifests.values()["image"]["tag"]
 EXPECTED = {
@@ -181,6 +192,7 @@ def test_values_that_can_be_set_come_out_as_they_are(changed, image):
         {"resources": {"limit": {}}}, {"resources": {"limits": {"memory": "1GiB"}}},
         {"podLabels": {"app.kubernetes.io/name": "other"}}, {"priorityClassName": "High"},
         {"daemon": {"enable": True}}, {"daemon": {"enabled": "yes"}}, {"daemon": {"simulate": "16GiB"}},
+        {"metrics": {"port": "9417"}}, {"metrics": True},
         {"daemon": {"config": {"log_level": "info"}}}, {"daemon": {"resources": {"memory": "1Gi"}}},
         {"runtimeClass": ""}, {"runtimeClass": "GPU_Share"}, {"runtimeClass": "off"}, {"runtimeClass": "1"},
         {"runDirectory": "run"}, {"kubeletDirectory": "/a: b"}, {"kubeletDirectory": None},
@@ -198,7 +210,7 @@ def test_the_schema_is_of_the_values_and_of_the_adapters():
     assert properties["adapter"]["enum"] == list(manifests.ADAPTERS)
     assert properties["slots"]["maximum"] == SLOTS_MAX
     assert properties["tenant"]["pattern"] == TENANT_NAME
-    for part in ("image", "daemon"):
+    for part in ("image", "daemon", "metrics"):
         assert set(properties[part]["required"]) == set(properties[part]["properties"]) == set(manifests.values()[part])
     SCHEMA.check_schema(SCHEMA.schema)
     SCHEMA.validate(manifests.values())
