@@ -20,6 +20,7 @@ NOT_RUN = {
         ".venv/bin/gpushare demo": "a minute: tests/containers/demo plays the scenario",
         "sudo python3 -m venv": CLONE,
     },
+    "docs/guides/troubleshooting/symptoms.md": {"gpushare ps\n": "a node whose daemon is away: tests/daemon/cli"},
     "docs/start/crio.md": {
         "sudo gpushare runtime configure --engine crio --restart": "CRI-O and " + CLUSTER,
         "sudo gpushare runtime configure --engine crio --nri": "CRI-O and systemd",
@@ -134,7 +135,8 @@ def script(page: str) -> list[str]:
 
 
 def unlike(page: str, output: str) -> list[str]:
-    """Commands of a page's consoles that did not say what the page shows. A line of three dots stands for any lines."""
+    """Commands of a page's consoles that did not say what the page shows. Three dots stand for
+    any text, and as a line for any lines."""
     found = []
     said = dict(re.findall(r"^<<< (\S+ \d+)\n(.*?)^>>>$", output, re.DOTALL | re.MULTILINE))
     for block in blocks(ROOT / page, "console"):
@@ -147,8 +149,12 @@ def unlike(page: str, output: str) -> list[str]:
 
 def alike(shown: list[str], said: list[str]) -> bool:
     """Whether lines are those that a page shows, but for ids, processes and times."""
-    pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(_plain(line)) + "\n" for line in shown)
+    pattern = "".join("(?:.*\n)*?" if line == "..." else _pattern(line) + "\n" for line in shown)
     return re.fullmatch(pattern, "".join(f"{_plain(line)}\n" for line in said)) is not None
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(re.escape(part) for part in _plain(line).split("..."))
 
 
 def _plain(line: str) -> str:
