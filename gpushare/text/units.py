@@ -69,7 +69,7 @@ def parse_time(text: str) -> int:
     stripped = _stripped("time", text)
     milli = Decimal(stripped) * 1000 if _FRACTION.fullmatch(stripped) else _milli(stripped)
     if milli is None:
-        raise UsageError(f"time {text!r} is not a share: write 30%, 0.3 or 300 (milli)")
+        raise UsageError(f"time {text!r} is not a share: write 30%, 0.3 or 300 (thousandths)")
     if _whole(text, milli) > 1000:
         raise UsageError(f"time {text!r} is out of range: give at most 100%, 1.0 or 1000")
     return int(milli)
@@ -79,7 +79,7 @@ def parse_node_time(text: str) -> int:
     """A tenant's share of all devices of the node together: `600%` or `6000` (milli) -> milli. 0 is allowed."""
     milli = _milli(_stripped("time", text))
     if milli is None:
-        raise UsageError(f"time {text!r} is not a share of the node: write 75%, or 6000 (milli) for six devices")
+        raise UsageError(f"time {text!r} is not a share of the node: write 75%, or 6000 (thousandths) for six devices")
     if _whole(text, milli) > _NODE_MILLI_MAX:
         raise UsageError(f"time {text!r} is out of range: a node has at most {_NODE_MILLI_MAX} (16 devices)")
     return int(milli)
@@ -110,7 +110,7 @@ def _milli(stripped: str) -> Decimal | None:
 
 def _whole(text: str, milli: Decimal) -> int:
     if milli != int(milli):
-        raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
+        raise UsageError(f"time {text!r} is finer than a thousandth of a device: round it to 0.1%")
     return int(milli)
 
 

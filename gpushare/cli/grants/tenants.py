@@ -48,9 +48,7 @@ class TenantsCommand(Family):
         define.option(
             "--parent", "TENANT", "tenant that it is part of (default: the tenant whose name begins its name)"
         )
-        define.option(
-            "--time", "SHARE", "guaranteed time; six devices are 600%% or 6000 (milli) (default 0)", parse_node_time
-        )
+        define.option("--time", "SHARE", "guaranteed time; six devices are 600%% or 6000m (default 0)", parse_node_time)
         define.option("--memory", "SIZE", "guaranteed memory over all devices, as 8GiB (default none)", parse_size)
         define.option(
             "--time-limit",

@@ -60,8 +60,8 @@ def test_the_command_line_asks_for_gangs(daemon):
         return json.loads(created.stdout)["gang"]
 
     assert made("--gang", "job:4") == {"id": "job", "size": 4}
-    assert made("--devices", "2", "--leases", "independent") == {"size": 2, "leases": "independent"}
-    assert made("--devices", "2", "--gang", "k:2", "--leases", "together") == {"id": "k", "size": 2}
+    assert made("--devices", "2", "--turns", "independent") == {"size": 2, "leases": "independent"}
+    assert made("--devices", "2", "--gang", "k:2", "--turns", "together") == {"id": "k", "size": 2}
 
 
 @pytest.mark.parametrize(
