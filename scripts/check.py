@@ -12,7 +12,7 @@ from pathlib import Path
 import editorconfig
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench" / "gpu")]
 
 import words  # noqa: E402
 from gpubench import published  # noqa: E402 - not in the installed package

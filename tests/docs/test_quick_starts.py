@@ -41,7 +41,7 @@ wait
 """
 
 
-PLAIN = ("docs/start/process.md", "README.md", "docs/start/install.md")
+PLAIN = ("docs/start/process.md", "README.md", "docs/start/install.md", "docs/start/index.ja.md")
 # What the packages of shells bring along. The doctor's status says whether it found something, which ends nothing here.
 SHELLS = """
 mkdir -p /etc/bash_completion.d /etc/fish/completions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from views.pagecode import ROOT, Block, blocks
 
-PLACES = ("README.md", "docs/start/*.md", "docs/guides/troubleshooting/symptoms.md")
+PLACES = ("README*.md", "docs/start/*.md", "docs/guides/troubleshooting/symptoms.md")
 """Pages, each of whose blocks of commands is run, or is in NOT_RUN."""
 
 CLONE = "a clone, packages and minutes: make test-release does the same"
@@ -15,6 +15,12 @@ RELEASE = "the files of a release: make test-release installs and upgrades to th
 DOCKER = "Docker's daemon: tests/engines does the same where Docker 25 or later is installed"
 CLUSTER = "a cluster"
 NOT_RUN = {
+    "README.ja.md": {
+        "make demo ": "README.md has the same",
+        ".venv/bin/gpushare demo": "README.md has the same",
+        "sudo python3 -m venv": "README.md has the same",
+        "gpushare run": "README.md has the same",
+    },
     "README.md": {
         "make demo ": "a clone, and minutes: tests/containers/demo plays the scenario",
         ".venv/bin/gpushare demo": "a minute: tests/containers/demo plays the scenario",
@@ -31,7 +37,11 @@ NOT_RUN = {
         "docker run --rm --runtime": DOCKER,
         "id=$(gpushare grant create": DOCKER,
     },
-    "docs/start/index.md": {"make dist": RELEASE},
+    "docs/start/index.md": {"sudo python3 -m venv": CLONE},
+    "docs/start/index.ja.md": {
+        "sudo python3 -m venv": CLONE,
+        "sudo gpushare daemon": "index.md has the same, and one node has one daemon",
+    },
     "docs/start/install.md": {
         "sudo python3 -m venv": RELEASE,
         "sudo apt install ./gpushare_*_amd64.deb ": RELEASE,
