@@ -1,5 +1,5 @@
-"""Checks that no linter makes: versions agree, files and folders are within limits, generated tables are current, NVML
-has one importer."""
+"""Checks that no linter makes: versions agree, files and folders are within limits, words for users are plain,
+generated tables are current, NVML has one importer."""
 
 import re
 import subprocess
@@ -12,8 +12,9 @@ from pathlib import Path
 import editorconfig
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench" / "gpu")]
 
+import words  # noqa: E402
 from gpubench import published  # noqa: E402 - not in the installed package
 
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/**/*.md", "native/**/README.md")
@@ -168,6 +169,7 @@ def crowded(paths: Iterable[Path]) -> list[str]:
 def problems() -> list[str]:
     found = lost_names() + wide_prose() + misnamed_fragments() + unlike_editorconfig() + other_versions()
     found += foreign_installs()
+    found += words.problems()
     found += crowded(path.relative_to(ROOT) for path in tracked())
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()

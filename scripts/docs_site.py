@@ -11,7 +11,15 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 DOCS, TREE = "docs/", "tree/"
-ROOTS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "bench/README.md")
+ROOTS = (
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "README.ja.md",
+    "SECURITY.md",
+    "bench/README.md",
+)
 """Pages that the site has even if nothing links to them."""
 PICTURES = (".svg", ".png")
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[`~]* *$", re.DOTALL | re.MULTILINE)

@@ -384,6 +384,6 @@ def _check_device(device: DeviceLimits) -> None:
         raise UsageError("memory limits are not negative")
     if not 0 <= device.guarantee_milli <= device.limit_milli <= 1000:
         raise UsageError(
-            f"a guarantee of {device.guarantee_milli} milli and a limit of {device.limit_milli} are not 0 <= guarantee"
-            " <= limit <= 1000"
+            f"a guarantee of {device.guarantee_milli} thousandths and a limit of {device.limit_milli} are not 0 <="
+            " guarantee <= limit <= 1000"
         )

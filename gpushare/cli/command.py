@@ -62,7 +62,7 @@ def add_socket(parser: Parser) -> None:
 
 def add_json(parser: Parser) -> None:
     """Adds the option for machine-readable output."""
-    parser.flag("--json", "print JSON, with integers in bytes, nanoseconds and milli")
+    parser.flag("--json", "print JSON, with integers: bytes, nanoseconds, thousandths of a device (_milli)")
 
 
 def add_common(parser: Parser) -> None:

@@ -36,7 +36,7 @@ class Screen:
         device = facts["device"]
         if device["simulated"]:
             print(f"No NVIDIA driver here: the device is SIMULATED, {device['uuid']}.")
-            print("Shares, limits and leases are real decisions of gpushare; only the silicon is a model.")
+            print("Shares, limits and turns are real decisions of gpushare; only the silicon is a model.")
         else:
             print(f"Device: {device['name']}, {device['uuid']}.")
         print("Two containers (runc) share it:")

@@ -120,7 +120,7 @@ def _reclaim(facts: Facts) -> Claim:
     return Claim(
         f"{facts.owner.name} has the device back within {RECLAIM_MS:.0f} ms",
         took is not None and took <= RECLAIM_MS,
-        f"{took:.2f} ms" if took is not None else "no lease seen",
+        f"{took:.2f} ms" if took is not None else "it was not served",
     )
 
 

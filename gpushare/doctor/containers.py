@@ -31,7 +31,7 @@ WITHOUT_SHARE = Check(
 GRANT_ENDED = Check(
     "container {id}",
     "wrong",
-    "process {pid} was started in {grant}, which has ended: it gets no lease",
+    "process {pid} was started in {grant}, which has ended: it gets no device time",
     "stop it, or start it anew",
     "Nothing gives it device time any more.",
 )

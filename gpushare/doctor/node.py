@@ -125,7 +125,7 @@ NOT_THE_GROUPS = Check(
 ABANDONED = Check(
     "leftover grants",
     "wrong",
-    "{grants}: of a daemon that was killed; their programs go on without leases",
+    "{grants}: of a daemon that was killed; their programs go on without a daemon",
     "start the daemon: it takes over those whose programs run, and removes the rest",
     _WHILE_AWAY,
 )

@@ -29,7 +29,7 @@ _LOST = {
     "cgroup": "processes of a grant that do not join are not known, and are not ended with it",
     "devices": "a workload opens every device node that its user or its engine lets it open",
     "memory": "a program that goes round the interposer takes more memory than its grant has",
-    "freezer": "a program that goes on without a lease can only be ended, not slowed down",
+    "freezer": "a program that goes on out of its turn can only be ended, not slowed down",
     "watch": "a program that uses a device without having joined is not found, or goes on",
     "exclusive": "users without a grant open the nodes of the devices, and use them beside all shares",
 }

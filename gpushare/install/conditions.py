@@ -56,7 +56,7 @@ def refuse_while_grants_live(where: paths.Layout) -> None:
     if living:
         named = ", ".join(living[:5]) + (", ..." if len(living) > 5 else "")
         raise RefusedError(
-            f"grants live ({named}), and would go on without leases and without a record: end them first "
+            f"grants live ({named}), and would go on without a daemon and without a record: end them first "
             f"(`{advice.gpushare('grant release')} {living[0]}`), or give --force; nothing is removed"
         )
 

@@ -37,11 +37,11 @@ def _happened(event: Any) -> str:
         before = f", {reclaim} of it for what {_who(event, 'other')} still ran" if event["reclaim_ns"] else ""
         return f"served after {wait}{before}{' (woke)' if event['woke'] else ''}"
     if kind == "left":
-        return f"waits no more after {wait}, without a lease"
+        return f"waits no more after {wait}, and was not served"
     if kind == "beside":
-        return f"has its lease back beside others, {reclaim} after the revoke"
+        return f"has the device back beside others, {reclaim} after it was taken"
     if kind == "revoke":
-        return f"lost {'a borrowed lease' if event['level'] == 'surplus' else 'its lease'}{whom}"
+        return f"lost the device{', which it had borrowed' if event['level'] == 'surplus' else ''}{whom and f',{whom}'}"
     if kind == "handover":
         return f"handed over to {_who(event, 'other')} after {reclaim}"
     if kind == "drained":
@@ -53,7 +53,7 @@ def _happened(event: Any) -> str:
         claim = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
         return f"says what cannot be: {claim}; from now on charged by the most it could have used"
     if kind == "late":
-        return f"still runs {reclaim} after its revoke"
+        return f"still runs {reclaim} after it lost the device"
     return "wants the device again" if kind == "wake" else str(kind)
 
 

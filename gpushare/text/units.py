@@ -135,7 +135,7 @@ def _milli(text: str, stripped: str, most: int) -> Decimal | None:
 
 def _whole(text: str, milli: Decimal) -> int:
     if milli != int(milli):
-        raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
+        raise UsageError(f"time {text!r} is finer than a thousandth of a device: round it to 0.1%")
     return int(milli)
 
 

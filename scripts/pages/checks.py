@@ -21,6 +21,9 @@ SECTIONS = {
 """Modules of gpushare/doctor, and the title of the page of each."""
 HEAD = """# Troubleshooting
 
+A program is slow, stopped or finds no device, or a container does not start: look [by
+symptom](symptoms.md).
+
 `gpushare doctor` reports what is wrong on a node and what to do. These pages list everything that
 it can report: find the first words of its line below. [What the doctor finds](../doctor.md) shows
 related commands. Words in capitals are placeholders for values that differ from node to node.

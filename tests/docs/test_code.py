@@ -140,3 +140,18 @@ def test_the_kubernetes_objects_are_of_our_names():
         if block.kind == "yaml":
             for name in re.findall(r"deviceClassName: (\S+)", block.text):
                 assert name == "gpu.gpushare.dev", block
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("README.*.md")) + sorted(ROOT.glob("docs/**/*.??.md")), ids=str)
+def test_a_translation_has_the_commands_of_the_original(page):
+    """All of them, in order; others only from other pages. Comments are translated."""
+
+    def plain(block) -> str:
+        return re.sub(r" +# .*", "", block.text)
+
+    original = page.with_name(page.name.split(".")[0] + ".md")
+    wanted = [plain(block) for block in blocks(original, *SHELL[:-1])]
+    found = [plain(block) for block in blocks(page, *SHELL[:-1])]
+    assert [one for one in found if one in wanted] == wanted
+    elsewhere = "".join(other.read_text() for other in PAGES if other != page)
+    assert [one for one in found if one not in wanted and one not in elsewhere] == []

@@ -41,7 +41,7 @@ wait
 """
 
 
-PLAIN = ("docs/start/process.md", "README.md", "docs/start/install.md", "docs/guides/troubleshooting/symptoms.md")
+PLAIN = ("docs/start/process.md", "README.md", "docs/start/install.md", "docs/start/index.ja.md")
 # What the packages of shells bring along. The doctor's status says whether it found something, which ends nothing here.
 SHELLS = """
 mkdir -p /etc/bash_completion.d /etc/fish/completions
@@ -77,7 +77,8 @@ def follow(tmp_path, rootfs):
         finally:
             shutil.rmtree(files)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert [one for page in pages for one in unlike(page, done.stdout)] == []
+        lost = [one for page in pages for one in unlike(page, done.stdout)]
+        assert not lost, "\n\n".join(lost)
         return done.stdout
 
     return run
@@ -105,8 +106,9 @@ def test_podman(follow):
         pytest.skip("podman is not installed")
     said = follow(
         "docs/start/podman.md",
+        "docs/guides/troubleshooting/symptoms.md",
         before=f"""
-        export IMAGE=localhost/quick:1
+        export IMAGE=docker.io/library/debian:12
         cat > /etc/containers/storage.conf <<'END'\n{STORAGE}\nEND
         cat > /etc/containers/containers.conf <<'END'\n{PODMAN}\nEND
         podman import --quiet rootfs.tar $IMAGE
@@ -198,7 +200,8 @@ def test_pages_without_commands_to_run_say_how_they_were_tried():
 
 
 def test_each_block_is_run_or_says_what_it_needs():
-    run = {f"docs/start/{name}.md" for name in ("index", "podman", "runc", "containerd", "slurm")} | {*PLAIN}
+    run = {f"docs/start/{name}.md" for name in ("index", "podman", "runc", "containerd", "slurm")}
+    run |= {*PLAIN, "docs/guides/troubleshooting/symptoms.md"}
     waits = {(page, start) for page, starts in NOT_RUN.items() for start in starts}
     lost = []
     for block in pasted():

@@ -185,7 +185,7 @@ grant=$({PROGRAM} grant create --memory 300MiB --time 10% --json | sed -n 's/^ *
 def test_a_daemon_that_was_killed(doctor):
     answer = doctor(f"{START} kill -9 $daemon; wait $daemon || true")
     assert answer("/run/gpushare/node.sock was left by a daemon that was killed")["mend"] == "gpushare daemon"
-    assert "of a daemon that was killed; their programs go on without leases" in answer("g-")["found"]
+    assert "of a daemon that was killed; their programs go on without a daemon" in answer("g-")["found"]
 
 
 def test_a_node_whose_files_are_not_its_daemons(doctor):

@@ -74,9 +74,11 @@ def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
         "the job that this grant is part of, and the job's total number of devices (default: none)",
     )
     parser.add_argument(
-        "--leases",
+        "--turns",
+        dest="leases",
         choices=("together", "independent"),
-        help="leases of a grant with several devices: on all at the same instant (default), or on each independently",
+        help="when a grant with several devices has its turn: on all at the same instant (default), or on each"
+        " independently",
     )
     _add_loan_options(parser)
     parser.add_argument(
@@ -120,10 +122,12 @@ def _add_loan_options(parser: Parser) -> None:
         "back (default none; without SIZE all of it)",
     )
     parser.add_argument(
-        "--max-rung",
+        "--reclaim",
+        dest="max_rung",
         choices=("demote", "evict", "kill"),
-        help="a grant with borrowed memory is asked to give it back (evict, default), and ended if it does not (kill);"
-        " with --idle-memory lend it is moved to host memory first, or only that (demote)",
+        help="how far it goes when borrowed memory is wanted back: the grant is asked for it (evict, default), and"
+        " ended if it does not give it (kill); with --idle-memory lend its memory is moved to the host first, or only"
+        " that (demote)",
     )
     parser.option(
         "--grace",
@@ -230,7 +234,7 @@ class GrantCommand(Family):
         debug = parser.verb(
             "debug",
             self._debug,
-            "internals of a grant: its lease words, its processes and their latest events",
+            "internals of a grant: what it shares with the daemon, its processes and their latest events",
             ("gpushare grant debug g-1a2b3c", "when a program hangs, and `gpushare why` does not say why"),
         )
         debug.add_argument("id", help="the grant's id")

@@ -22,15 +22,15 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 class QuotaCommand(Family):
-    """compute tenants' entitlements; needs no daemon"""
+    """compute what each tenant should get; needs no daemon"""
 
-    examples = (("gpushare quota solve state.json", "entitlements of the tenants described in the file"),)
+    examples = (("gpushare quota solve state.json", "what the tenants described in the file should get"),)
 
     def prepare_parser(self, parser: Parser) -> None:
         solve = parser.verb(
             "solve",
             self._solve,
-            "print entitlements as JSON: {entitlement: {NAME: milli}, degraded}",
+            "print what each tenant should get as JSON: {entitlement: {NAME: thousandths of a device}, degraded}",
             ("gpushare quota solve state.json", "state from a file"),
             ("gpushare quota solve - < state.json", "state from stdin"),
         )
@@ -38,9 +38,9 @@ class QuotaCommand(Family):
             "state",
             metavar="STATE.json",
             help='{"C": 8000, "k": 0, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in'
-            " milli; demand is of a tenant's own grants, entitlement includes all tenants below; a limit is optional,"
-            " and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow less"
-            " (docs/guides/tenants.md); - is stdin",
+            " thousandths of a device; demand is of a tenant's own grants, entitlement includes all tenants below; a"
+            " limit is optional, and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow"
+            " less (docs/guides/tenants.md); - is stdin",
         )
         solve.flag("--json", "accepted for uniformity: the output is always JSON")
 

@@ -102,8 +102,8 @@ def grant(found: Any) -> None:
         if used := _in_words(device):
             say(f"              {used}")
         say(
-            f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
-            f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
+            f"              busy {_seconds(device['busy_ns'])}, had the device {_seconds(device['leased_ns'])} in "
+            f"{device['leases']} turns, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
             f"(longest {ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
             f"(longest {ms(device['reclaim_max_ns'])})"
         )
@@ -186,8 +186,8 @@ def _in_words(device: Any) -> str:
 def _gang(gang: Any, here: int) -> str:
     name = gang.get("id") or "without a name"
     if gang["size"] > here:
-        return f"{name}: {here} of {gang['size']} devices are here, their leases are shared with others"
-    return f"{name}: leases of its devices are {'given together' if gang['leases'] == 'together' else 'independent'}"
+        return f"{name}: {here} of {gang['size']} devices are here, their turns depend on others"
+    return f"{name}: turns on its devices are {'given together' if gang['leases'] == 'together' else 'independent'}"
 
 
 def _seconds(value: int) -> str:

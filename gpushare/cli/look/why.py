@@ -31,7 +31,7 @@ class WhyCommand(Command):
             nargs="?",
             help="the grant's id, also of an ended one (default: that of the share it runs in, else the whole node)",
         )
-        parser.option("--limit", "N", "with a grant: show at most N lease decisions (default 20)", _number)
+        parser.option("--limit", "N", "with a grant: show at most N decisions about device time (default 20)", _number)
         parser.flag("--idle-holders", "only who holds memory and computes nothing")
         parser.flag("--waiting", "only who waits with less than they are entitled to, while others have more")
         parser.option("--idle-seconds", "S", "seconds without work that count as idle (default 30)", _number)

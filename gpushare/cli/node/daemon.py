@@ -27,7 +27,7 @@ def _timing(text: str) -> "Timing":
 
 
 class DaemonCommand(Command):
-    """run this node's daemon: devices, grants, leases, ledger"""
+    """run this node's daemon: devices, grants, ledger"""
 
     examples = (
         ("gpushare daemon", "this machine's devices, configured by /etc/gpushare/gpushare.toml"),

@@ -62,7 +62,8 @@ class UninstallCommand(Command):
         parser.flag("--purge", "also remove the node's records in /var/lib/gpushare and the group (default: keep them)")
         parser.flag(
             "--force",
-            "proceed although grants live (they continue without leases) or an engine requires the NRI plugin",
+            "proceed although grants live (they continue without a daemon, within their memory) or an engine requires"
+            " the NRI plugin",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -51,7 +51,7 @@ def _served(event: LeaseEvent) -> Decision:
 
 
 def _taken(event: LeaseEvent, reclaim_ns: int | None) -> Decision:
-    what = "borrowed lease" if event.level == "surplus" else "lease"
+    what = "borrowed time" if event.level == "surplus" else "its time"
     after = f" after {_ms(reclaim_ns)}" if reclaim_ns is not None else ""
     why = rules.TAKEN.get(event.rule, event.rule).format(other=_name(event.other, event.other_tenant))
     text = f"{what} on device {event.device} taken{after}: {why} ({_rule(event)})"

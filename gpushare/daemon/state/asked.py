@@ -189,21 +189,21 @@ def _gang(request: GrantRequest) -> Gang | None:
         )
     if size > request.devices and asked.leases == "independent":
         raise UsageError(
-            f"leases are independent, but {size - request.devices} of the gang's {size} devices are elsewhere: leave"
-            " leases out, or the size"
+            f"the gang is independent, but {size - request.devices} of its {size} devices are elsewhere: leave that"
+            " out, or the size"
         )
     return Gang(id=asked.id, size=size, leases=asked.leases)
 
 
 def _gang_of_text(text: str) -> Gang:
     if not text:
-        raise UsageError("the gang is empty: write ID[:SIZE[:LEASES]], as job-7:4, or leave it out")
+        raise UsageError("the gang is empty: write ID[:SIZE[:TURNS]], as job-7:4, or leave it out")
     name, _, rest = text.partition(":")
     size, _, leases = rest.partition(":")
     if size and not (size.isascii() and size.isdecimal() and len(size) < 8):
-        raise UsageError(f"gang {text[:80]!r} has no number as its size: write ID[:SIZE[:LEASES]], as job-7:4")
+        raise UsageError(f"gang {text[:80]!r} has no number as its size: write ID[:SIZE[:TURNS]], as job-7:4")
     if leases and leases not in get_args(Leases):
-        raise UsageError(f"leases {leases[:40]!r} are unknown: write {' or '.join(get_args(Leases))}")
+        raise UsageError(f"turns {leases[:40]!r} are unknown: write {' or '.join(get_args(Leases))}")
     return msgspec.convert(
         {"id": name or None, "size": int(size) if size else None, "leases": leases or "together"}, Gang
     )

@@ -17,7 +17,7 @@ _COLUMNS = (("TENANT", 18), ("GUARANTEED", 11), ("WANTS", 8), ("DUE", 8), ("GOT"
 
 def begin(devices: int) -> None:
     """Prints what is played."""
-    print(f"{devices} SIMULATED devices. Processes, quotas and leases are real; only the silicon is a model.")
+    print(f"{devices} SIMULATED devices. Processes, quotas and turns are real; only the silicon is a model.")
     print("100% is the whole time of one device.", flush=True)
 
 

@@ -47,7 +47,7 @@ def test_the_grant_states_what_gang_it_is_of(daemon, client):
     both = client.create(memory=GIB, time=100, devices=2, gang="b::independent")
     assert both["gang"] == {"id": "b", "size": 2, "leases": "independent"}
     shown = daemon.cli_here("grant", "show", both["id"]).stdout
-    assert "b: leases of its devices are independent" in shown
+    assert "b: turns on its devices are independent" in shown
     daemon.kill()
     daemon.start()
     assert client.grant(both["id"])["gang"] == both["gang"]
@@ -60,8 +60,8 @@ def test_the_command_line_asks_for_gangs(daemon):
         return json.loads(created.stdout)["gang"]
 
     assert made("--gang", "job:4") == {"id": "job", "size": 4}
-    assert made("--devices", "2", "--leases", "independent") == {"size": 2, "leases": "independent"}
-    assert made("--devices", "2", "--gang", "k:2", "--leases", "together") == {"id": "k", "size": 2}
+    assert made("--devices", "2", "--turns", "independent") == {"size": 2, "leases": "independent"}
+    assert made("--devices", "2", "--gang", "k:2", "--turns", "together") == {"id": "k", "size": 2}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_it_waits_for_the_owner_s_room_that_others_have(make_daemon, tmp_path):
     [grant] = client.grants()
     client.suspend(grant["id"])
     until(lambda: client.grant(grant["id"])["residency"]["where"] == "suspended", "it is away")
-    borrower = daemon.spin("300MiB", "0", idle_memory="lend", borrow_memory="300MiB", max_rung="evict", wait="60")
+    borrower = daemon.spin("300MiB", "0", idle_memory="lend", borrow_memory="300MiB", reclaim="evict", wait="60")
     assert borrower.tell("alloc 240MiB")["ok"], "it has the owner's room"
     assert owner.tell("alloc 1MiB")["ok"], "of the size that never moves"
     until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "and all of it is back")

@@ -67,7 +67,7 @@ def test_a_borrower_makes_room_for_the_owner_and_comes_back(make_daemon, tmp_pat
     daemon = make_daemon("--simulate", "1x768MiB", "--config", str(config)).start()
     client = daemon.client
     client.set_tenant("owner", {"memory": 512 * MIB})
-    borrower = daemon.spin("512MiB", "0", idle_memory="lend", borrow_memory="512MiB", max_rung="evict")
+    borrower = daemon.spin("512MiB", "0", idle_memory="lend", borrow_memory="512MiB", reclaim="evict")
     [grant] = client.grants()
     assert borrower.tell("alloc 384MiB")["ok"]
     owner = daemon.spin("512MiB", "20%", tenant="owner", wait="60")

@@ -44,7 +44,7 @@ RECLAIM = [
 def test_the_one_who_lost_is_notified_who_took_it_and_by_which_rule():
     taken, left = lease_story.decisions("g-a", RECLAIM)
     assert taken.text == (
-        "borrowed lease on device 3 taken after 6.6 ms: g-b of team-b was below its guarantee"
+        "borrowed time on device 3 taken after 6.6 ms: g-b of team-b was below its guarantee"
         " (guaranteed 75%, had 62%; rule guarantee)"
     )
     assert (taken.what, taken.rule, taken.other, taken.device, taken.at_ns) == ("taken", "guarantee", "g-b", 3, 2)
