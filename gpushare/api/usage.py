@@ -9,13 +9,10 @@ By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
 Unit = Literal["hour", "minute"]
 Each = Literal["node", "device"]
 
-CUTS_MAX = 366
-"""Most periods in a question: the days of a year. They fit in a request's line."""
-
 
 class UsageRow(Struct, kw_only=True):
-    """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`,
-    `scavenged_ns`: device time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum
+    """`begins_ns`: start of the hour, period or (by charge) day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device
+    time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum
     is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited without a
     lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all
     that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes

@@ -16,6 +16,7 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
 from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
+from gpushare.text.calendar import CUTS_MAX
 
 BODY_MAX = 64 << 10
 _TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
@@ -348,7 +349,7 @@ ROUTES = (
         "/v1/usage",
         "usage",
         "Totals from the ledger, of the last 30 days or between two moments (ns); by period: of the periods that begin "
-        f"at cuts, at most {usage_types.CUTS_MAX} moments with commas between them, each after the one before",
+        f"at cuts, at most {CUTS_MAX} moments with commas between them, each after the one before",
         answer=usage_types.Usage,
         query={
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
