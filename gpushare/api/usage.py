@@ -9,9 +9,6 @@ By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
 Unit = Literal["hour", "minute"]
 Each = Literal["node", "device"]
 
-CUTS_MAX = 366
-"""Most periods in a question: the days of a year. They fit in a request's line."""
-
 
 class UsageRow(Struct, kw_only=True):
     """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`: device time used within

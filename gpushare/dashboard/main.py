@@ -16,12 +16,13 @@ from gpushare.dashboard.readers import Readers
 from gpushare.dashboard.server import Site, assets
 from gpushare.dashboard.sources import Source
 from gpushare.errors import FailedError, UsageError
+from gpushare.policy.usage.billing import Prices
 from gpushare.processes.helper import NOBODY, become_nobody
 
 _TOKEN_BYTES = 24
 
 
-def serve(sources: Sequence[Source], port: int, *, changes: bool) -> None:
+def serve(sources: Sequence[Source], port: int, prices: Prices | None = None, *, changes: bool) -> None:
     """Prints the URL and serves until SIGTERM or SIGINT. `port`: on loopback; 0: any. Raises UsageError or
     FailedError."""
     pages = assets()
@@ -32,7 +33,7 @@ def serve(sources: Sequence[Source], port: int, *, changes: bool) -> None:
         if root:
             _give_up(Path(own), sockets, sources)
         with _listener(port) as listener:
-            asyncio.run(_serve(sources, sockets, listener, pages, changes=changes))
+            asyncio.run(_serve(sources, sockets, listener, pages, prices, changes=changes))
 
 
 def _socket(own: Path, number: int, source: Source, *, relayed: bool) -> Path:
@@ -67,6 +68,7 @@ async def _serve(
     sockets: Sequence[Path],
     listener: socket.socket,
     pages: dict[str, tuple[str, bytes]],
+    prices: Prices | None,
     *,
     changes: bool,
 ) -> None:
@@ -79,7 +81,7 @@ async def _serve(
         readers = Readers(want)
         places = zip(sources, sockets, strict=True)
         nodes += [Node(number, source, path, readers.publish) for number, (source, path) in enumerate(places)]
-        site = Site(nodes, readers, token, pages, changes=changes, user=_user())
+        site = Site(nodes, readers, token, pages, prices, changes=changes, user=_user())
         runner = await site.start(listener)
         # In the fragment, which browsers do not send to a server: the token gets into no log and no referrer.
         print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)

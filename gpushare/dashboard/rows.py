@@ -33,6 +33,7 @@ def grant(found: Json) -> Json:
         gang=gang.get("id") or (part and f"{part['gang']} {part['part']}"),
         kind=found["kind"],
         pids=len(found["processes"]),
+        **{name: found.get(name) for name in ("program", "container", "pod")},
         uid=found["uid"],
         created_ns=found["created_ns"],
         notice=found["notice"],

@@ -10,12 +10,13 @@ from typing import Any
 from aiohttp import web
 
 from gpushare import __version__
-from gpushare.dashboard import guard
+from gpushare.dashboard import guard, usage
 from gpushare.dashboard.connections import Connection, Connections
 from gpushare.dashboard.guard import Refusal
 from gpushare.dashboard.node import Node
 from gpushare.dashboard.readers import Reader, Readers, encoded
 from gpushare.errors import GpushareError, UsageError
+from gpushare.policy.usage.billing import Prices
 
 BODY_MAX = 4096
 _SEND_SECONDS = 10.0
@@ -40,11 +41,17 @@ class Site:
     """The site of one dashboard."""
 
     def __init__(
-        self, nodes: Sequence[Node], readers: Readers, token: str, pages: dict[str, tuple[str, bytes]], **about: Any
+        self,
+        nodes: Sequence[Node],
+        readers: Readers,
+        token: str,
+        pages: dict[str, tuple[str, bytes]],
+        prices: Prices | None = None,
+        **about: Any,
     ) -> None:
         """`about`: `changes`: whether the page may release and resize grants; `user`: name of this process's user."""
         self._nodes, self._readers, self._token, self._pages = nodes, readers, token, pages
-        self._about = about
+        self._about, self._prices = about, prices
         self._asking = asyncio.Semaphore(_ASKING)
         self._connections: Connections | None = None
 
@@ -54,6 +61,7 @@ class Site:
         application.on_response_prepare.append(guard.with_headers)
         application.router.add_get("/api/stream", self._stream, allow_head=False)
         application.router.add_get("/api/grant", self._grant, allow_head=False)
+        application.router.add_get("/api/usage", self._usage, allow_head=False)
         application.router.add_post("/api/release", self._release)
         application.router.add_post("/api/resize", self._resize)
         application.router.add_get("/{name:.*}", self._page)
@@ -131,6 +139,16 @@ class Site:
         node, name = self._node(request.query.get("node", "")), request.query.get("id", "")
         async with self._asking:
             return web.json_response(await node.about(name))
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        query = request.query
+        nodes = self._nodes if query.get("node", "all") == "all" else [self._node(query["node"])]
+        question = usage.Question(query, self._prices)
+        async with self._asking:
+            found, missing = await usage.answers(nodes, question)
+            if query.get("format") == "csv":
+                return web.Response(text=usage.as_csv(found, question), content_type="text/csv", charset="utf-8")
+            return web.json_response(usage.shown(found, missing, question))
 
     async def _release(self, request: web.Request) -> web.Response:
         body = await _body(request, {"node": int, "grant": str})

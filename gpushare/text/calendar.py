@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from gpushare.errors import UsageError
 
 PERIODS = ("day", "week", "month")
+CUTS_MAX = 366
+"""Most periods in a question: the days of a year. They fit in a request's line."""
+_DEFAULT = "30d"
 _AGO = re.compile(r"([0-9]{1,6})(s|m|h|d|w|mo)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _DAYS = {"d": 1, "w": 7}
@@ -68,9 +71,19 @@ def moment(text: str, where: tzinfo | None) -> int:
     return _ns(found, where) if found.tzinfo is None else max(0, int(found.timestamp() * 10**9))
 
 
-def is_ago(text: str) -> bool:
-    """Whether a moment is written as so long ago."""
-    return _AGO.fullmatch(text.strip()) is not None
+def question(since: str | None, until: str | None, by: str, where: tzinfo | None) -> dict[str, str | int | None]:
+    """A span and what to add up, as `GET /v1/usage` takes them. `since`, `until`: as written; None: the last 30 days,
+    now. `by`: one of PERIODS, or another way. Raises UsageError."""
+    ends = None if until is None else moment(until, where)
+    if by not in PERIODS:
+        return {"by": by, "since": None if since is None else moment(since, where), "until": ends}
+    begins = moment(since or _DEFAULT, where)
+    found = cuts(begins, max(begins + 1, time.time_ns() if ends is None else ends), by, where)
+    if len(found) > CUTS_MAX:
+        raise UsageError(f"that is {len(found)} {by}s, {CUTS_MAX} at most: begin later, or ask for longer periods")
+    if since is None or _AGO.fullmatch(since.strip()):
+        begins = found[0]  # so that the first day of seven is whole
+    return {"by": "period", "since": begins, "until": ends, "cuts": ",".join(map(str, found))}
 
 
 def cuts(since_ns: int, until_ns: int, period: str, where: tzinfo | None) -> list[int]:

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 from text import made_from, table
 
 from gpushare.api.tenants import TenantPolicy
-from gpushare.cli.usage.prices import PRICE_MAX
+from gpushare.cli.prices import PRICE_MAX
 from gpushare.daemon.config import RANGES, Config
 from gpushare.tenants.file import TIMES
 

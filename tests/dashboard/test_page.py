@@ -1,15 +1,22 @@
 """The page in a browser."""
 
 import re
+import subprocess
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import expect
-from run.running import Daemon
+from run.running import GPUSHARE, Daemon
 from run.waiting import until
+from values.ledgerrows import batch, period
 from views.browser import chromium, opened
 from views.dashboards import dashboard
+
+from gpushare.ledger.entries import IDLE
+from gpushare.ledger.file import LedgerFile
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -44,6 +51,44 @@ def grants(node):
     yield make
     for name in made:
         node.client.release(name)
+
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture(scope="module")
+def usage():
+    """Prices, and a daemon with a made-up ledger of three weeks."""
+    with tempfile.TemporaryDirectory(prefix="gsu-") as short:
+        Path(short).chmod(0o755)
+        daemon = Daemon(Path(short, "d"), "1x8GiB")
+        daemon.layout.state.mkdir(parents=True, exist_ok=True)
+        first = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp()) * 10**9
+        file = LedgerFile(daemon.layout.ledger)
+        file.begin(1, "boot", 0)
+        file.write(1, batch(*(row for hour in range(24 * 20) for row in recorded_hour(first, hour))))
+        file.end(1)
+        file.close()
+        prices = Path(short, "prices.toml")
+        prices.write_text('currency = "EUR"\nguaranteed = 2.5\nborrowed = 0.7\nmemory_gib = 0.013\n')
+        try:
+            yield prices, daemon.start()
+        finally:
+            daemon.stop()
+
+
+def recorded_hour(first, hour):
+    left = HOUR
+    for place, tenant in enumerate(("ml", "ml/bob", "x", IDLE)):
+        used = left if tenant == IDLE else HOUR * ((hour * 7 + place * 5) % 11) // 40 + hour
+        left -= used
+        begins, more = first + hour * HOUR, {"borrowed_ns": used // 3, "lent_ns": used // 7, "waited_ns": used // 90}
+        more = {} if tenant == IDLE else {**more, "memory_mib_ms": used // 977}
+        yield replace(period(tenant, used), tenant=tenant, from_ns=begins, to_ns=begins + HOUR, **more)
+
+
+def stdout(*arguments):
+    return subprocess.run([*GPUSHARE, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def live(page):
@@ -91,6 +136,10 @@ def test_work_is_shown(node, browser):
             ).to_have_attribute("aria-label", re.compile(r"\d\d% guaranteed"), timeout=30_000)
             expect(page.locator("#receipt-list li").first).to_contain_text(" served after ")
             expect(page.locator("#device-tenants bdi")).to_have_count(2, timeout=90_000)
+            # A tenant has one colour wherever it is named.
+            for tenant in "a", "b":
+                places = page.evaluate(_COLOURS_OF, tenant)
+                assert len(places) >= 4 and len(set(places)) == 1, places
             expect(page.locator("#tenant-table tbody tr")).to_have_count(len(node.client.tenants()))
             page.locator("#grant-table tbody button").first.click()
             expect(page.locator("dialog h3").first).to_have_text("Now")
@@ -131,6 +180,50 @@ def test_a_wrong_token_and_a_dashboard_that_ended(node, browser):
             expect(page.locator("#status")).to_have_text("dashboard away")
 
 
+PALETTE = """async names => {
+  const { learn, place } = await import("/palette.js");
+  const of = all => { learn(all, []); return all.map(place); };
+  const found = [of(names), of([...names].reverse()).reverse(), of(names.slice(0, 12))];
+  const more = [...names.slice(0, 8), "zz/new"];
+  return [...found, of(names.slice(0, 8)), of(more)];
+}"""
+
+
+def test_colours_follow_from_the_names(browser, url):
+    """Each of twelve tenants has its own; more have another pattern; a new one leaves the others theirs."""
+    names = [f"team-{number}" for number in range(36)]
+    with opened(browser, url) as page:
+        all_, reverse, twelve, eight, nine = page.evaluate(PALETTE, names)
+    assert all_ == reverse and len(set(all_)) == 36
+    assert len({place.split()[0] for place in twelve}) == 12
+    assert nine[:8] == eight and len(set(nine)) == 9
+
+
+def test_usage_is_what_the_command_says(node, browser, usage):
+    """To the last digit, as a table and as CSV, from a link that was sent."""
+    prices, ledger = usage
+    span = ("--since", "2026-11-02", "--until", "2026-11-23", "--tz", "Europe/Berlin")
+    options = (*span, "--socket", str(ledger.layout.socket), "--prices", str(prices))
+    printed = [line.split() for line in stdout("usage", *options).splitlines()]
+    with dashboard("--socket", str(ledger.layout.socket), "--prices", str(prices)) as board:
+        link = board.url.replace("#", "?since=2026-11-02&until=2026-11-23&by=week&tz=Europe%2FBerlin#")
+        with opened(browser, link, accept_downloads=True) as page:
+            rows = page.locator("#usage-teams tbody tr")
+            expect(rows).to_have_count(5)
+            shown = [row.split() for row in rows.evaluate_all("all => all.map(row => row.innerText)")]
+            assert {tuple(row[-7:]) for row in shown[1:]} == {tuple(row[-7:]) for row in printed[1:5]}
+            assert [row[0] for row in shown] == ["ml", "ml", "ml/bob", "x", "All"] and shown[1][1] == "itself"
+            expect(page.locator("#usage-periods tbody th")).to_have_text(["2026-11-02", "2026-11-09", "2026-11-16"])
+            expect(page.locator("#usage-devices")).to_have_text(" ".join(printed[5]))
+            assert "since=2026-11-02" in page.url and board.token not in page.url
+            with page.expect_download() as download:
+                page.get_by_role("button", name="Download CSV").click()
+            assert download.value.path().read_text() == stdout("usage", *options, "--by", "week", "--format", "csv")
+            page.locator("#usage-by").select_option("month")
+            expect(page.locator("#usage-periods tbody th")).to_have_text(["2026-11"])
+            assert "by=month" in page.url
+
+
 @pytest.mark.promise("dashboard-port")
 def test_hostile_names_are_text(node, browser, grants):
     grants(key=HOSTILE, gang={"id": HOSTILE})
@@ -141,7 +234,7 @@ def test_hostile_names_are_text(node, browser, grants):
     with dashboard(*options) as board, opened(browser, board.url) as page:
         live(page)
         for name in names:
-            expect(page.locator("#nodes bdi").get_by_text(name, exact=True)).to_have_count(1)
+            expect(page.locator("#fleet-table bdi").get_by_text(name, exact=True)).to_have_count(1)
         for grant, key, gang in zip(made, (HOSTILE, RTL, LONG), (HOSTILE, HEBREW, LONG), strict=True):
             expect(page.locator("#grant-table bdi").get_by_text(gang, exact=True)).to_be_visible()
             page.get_by_role("button", name=grant).click()
@@ -182,6 +275,13 @@ def test_200_grants_by_keyboard_alone(node, browser, url, grants):
         reached(page, lambda focus: focus == "Got")
         page.keyboard.press("Enter")
         expect(page.locator("th[aria-sort]")).to_have_text("Got")
+        expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", "ascending")  # first it was descending
+
+
+_COLOURS_OF = """name => [...document.querySelectorAll("bdi")].filter(bdi => bdi.textContent === name)
+  .map(bdi => bdi.previousElementSibling).filter(key => key?.classList.contains("key-box"))
+  .map(key => getComputedStyle(key).backgroundColor)"""
+"""The colours before a tenant's name, at all places of the page."""
 
 
 _LONGEST_FRAME = """() => new Promise(done => {
@@ -223,7 +323,7 @@ _CONTRASTS = """() => {
     const [x, y] = [light(rgb(getComputedStyle(element).color)), light(ground(element))].sort((p, q) => q - p);
     found.push([(x + .05) / (y + .05), element.className || element.tagName, walk.currentNode.data.slice(0, 40)]);
   }
-  for (const name of ["guaranteed", "borrowed", "switching", ...Array.from({ length: 8 }, (_, i) => `p${i}`)]) {
+  for (const name of ["switching", ...Array.from({ length: 12 }, (_, i) => `c${i}`)]) {
     const part = document.body.appendChild(document.createElement("i"));
     part.className = name;
     const track = document.querySelector(".bar");
@@ -313,12 +413,15 @@ def test_several_nodes_on_one_page(node, browser):
             )
             with dashboard(*nodes) as board, opened(browser, board.url) as page:
                 live(page)
-                expect(page.locator("#nodes button")).to_have_count(3)
-                expect(page.locator("#nodes button").nth(2)).to_contain_text("away")
-                page.locator("#nodes button").nth(1).click()
+                nodes = page.locator("#fleet-table tbody tr")
+                expect(nodes).to_have_count(3)
+                expect(nodes.nth(2)).to_contain_text("away")
+                expect(page.locator("#summary")).to_contain_text("2 of 3")
+                expect(page.locator("#usage-missing")).to_contain_text("Without three: no daemon answers")
+                page.locator("#fleet-table button").nth(1).click()
                 expect(page.locator("#device-list article")).to_have_count(1)
                 expect(page).to_have_title("two - gpushare")
-                page.locator("#nodes button").nth(2).click()
+                page.locator("#fleet-table button").nth(2).click()
                 expect(page.locator("#status")).to_have_text("daemon away")
         finally:
             second.stop()

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from views.pagecode import ROOT, SHELL, blocks, commands, mentions, pages
 
+from gpushare.cli import prices
 from gpushare.cli.main import build_parser
-from gpushare.cli.usage import prices
 from gpushare.daemon import config
 from gpushare.errors import UsageError
 from gpushare.tenants import file as tenants

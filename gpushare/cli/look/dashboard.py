@@ -1,9 +1,11 @@
 """gpushare dashboard"""
 
 import argparse
+from pathlib import Path
 
 from gpushare.cli.command import Command, add_socket, whole
 from gpushare.cli.parser import Parser
+from gpushare.paths import PRICES
 
 PORT = 9419
 
@@ -31,12 +33,15 @@ class DashboardCommand(Command):
             help="a node to show, by its socket or as ssh:HOST[:/PATH] (repeatable; default: this node)",
         )
         parser.option("--port", "N", f"port on loopback (default {PORT}; 0: any free port)", _port, default=PORT)
+        parser.option("--prices", "FILE", f"price list for its usage section (default {PRICES}, if it exists)", Path)
         parser.flag("--allow-changes", "let the page release and resize grants, as the user who starts it (not root)")
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from gpushare.cli import prices
         from gpushare.dashboard.main import serve
         from gpushare.dashboard.sources import sources
 
-        serve(sources(args.node, args.socket), args.port, changes=args.allow_changes)
+        priced = prices.load(args.prices)  # now: root's dashboard gives up its rights
+        serve(sources(args.node, args.socket), args.port, priced, changes=args.allow_changes)
         return 0

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.command import client, print_json, table
+from gpushare.cli.usage import span
 from gpushare.cli.usage.progress import Progress
-from gpushare.cli.usage.span import query
 from gpushare.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     api = client(args)
     node = api.node()["capacity"]
-    recorded: Mapping[str, Any] = api.usage_slots(**query(args))
+    recorded: Mapping[str, Any] = api.usage_slots(**span.slots(args))
     names = [field.name for field in fields(Slot)]
     slots = [Slot(**{name: slot[name] for name in names if name in slot}) for slot in recorded["slots"]]
     quotas = _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"])

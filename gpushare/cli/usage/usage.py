@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.cli.command import Command, add_common, client, print_json, table
 from gpushare.cli.parser import Parser
 from gpushare.cli.usage import replay
-from gpushare.cli.usage.span import add_span, query, query_by
+from gpushare.cli.usage.span import add_span, query, slots
 from gpushare.errors import FailedError, UsageError
 from gpushare.paths import PRICES
 from gpushare.text import calendar
@@ -100,12 +100,13 @@ class UsageCommand(Command):
     def _print(self, args: argparse.Namespace, form: str) -> int:
         if form == "svg":
             return self._picture(args)
-        from gpushare.cli.usage import focus, prices
+        from gpushare.cli import prices
+        from gpushare.cli.usage import focus
         from gpushare.policy.usage import bill
 
         asked = bill.Asked(args.by, prices.load(args.prices), args.tz)
         by = "charge" if form == "focus" else args.by
-        found: dict[str, Any] = {**client(args).usage(tenant=args.tenant, **query_by(args, by))}
+        found: dict[str, Any] = {**client(args).usage(tenant=args.tenant, **query(args, by))}
         rows = [{**dict.fromkeys(bill.NUMBERS, 0), **row} for row in found["rows"]]
         if form == "json":
             if asked.prices is not None:
@@ -128,7 +129,7 @@ class UsageCommand(Command):
         if args.by != "tenant":
             raise UsageError("a picture is of tenants over time: leave --by out")
         api = client(args)
-        found = api.usage_slots(**query(args))
+        found = api.usage_slots(**slots(args))
         print(picture(found, args.tenant, api.node()["simulated"]), end="")
         return 0
 

@@ -31,6 +31,7 @@ from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.errors import ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
 from gpushare.policy.residency.states import By
+from gpushare.text.calendar import CUTS_MAX
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # bodies larger than LARGE_BYTES; others wait unread
@@ -188,7 +189,7 @@ class Api:
     async def usage(self, request: web.Request) -> web.Response:
         by = cast(usage_types.By, request.query.get("by", "tenant"))
         since, until = http.number(request, "since"), http.number(request, "until")
-        cuts = http.ascending(request, "cuts", usage_types.CUTS_MAX)
+        cuts = http.ascending(request, "cuts", CUTS_MAX)
         async with self._reads:
             found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"), cuts)
         return http.json_answer(found)

@@ -16,6 +16,7 @@ from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
 from gpushare.daemon.http.route import CONFIG_MAX, TEXT, Route
 from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, NotFoundError, RefusedError
+from gpushare.text.calendar import CUTS_MAX
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 _NUMBERS = {"type": "string", "pattern": r"^[0-9]{1,19}(,[0-9]{1,19})*$"}
@@ -326,7 +327,7 @@ ROUTES = (
         "/v1/usage",
         "usage",
         "Totals from the ledger, of the last 30 days or between two moments (ns); by period: of the periods that begin "
-        f"at cuts, at most {usage_types.CUTS_MAX} moments with commas between them, each after the one before",
+        f"at cuts, at most {CUTS_MAX} moments with commas between them, each after the one before",
         answer=usage_types.Usage,
         query={
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},

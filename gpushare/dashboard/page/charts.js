@@ -1,9 +1,9 @@
 // Bars of a device's current use, columns of its recorded time, lines of a grant's recent use.
 
-import { el, setText, svg } from "./dom.js";
+import { el, keyed, setClass, setText, svg } from "./dom.js";
 import { about } from "./format.js";
+import { colours, place } from "./palette.js";
 
-const PATTERNS = 8;
 export const HISTORY = 60;
 
 // `names`: classes of the parts. The element has `show(milli by part, label)`.
@@ -20,29 +20,35 @@ export function bar(names, thin = false) {
   return element;
 }
 
-// Assigns patterns to tenants for as long as the page is open; all further tenants share the last pattern.
-export class Palette {
-  #places = new Map();
-
-  of(tenant) {
-    if (!this.#places.has(tenant) && this.#places.size < PATTERNS - 1) this.#places.set(tenant, this.#places.size);
-    return this.#places.get(tenant) ?? PATTERNS - 1;
-  }
-
-  key(tenant) {
-    return el("i", { class: `p${this.of(tenant)}` });
-  }
+// Who uses a device now: each tenant in its colour, what it borrows striped. The element has `show(parts, label)`;
+// `parts`: { tenant, kind, milli }, where `tenant` is left out for time that nobody has.
+export function tenantBar(thin = false) {
+  const element = el("div", { class: thin ? "bar thin" : "bar", role: "img" });
+  element.show = (parts, label) => {
+    keyed(element, parts.filter(({ milli }) => milli > 0), ({ tenant = "", kind }) => `${kind} ${tenant}`, ({ tenant, kind }) => {
+      const part = el("span");
+      part.update = ({ milli }) => {
+        setClass(part, tenant === undefined ? `part ${kind}` : `part ${kind} ${place(tenant)}`);
+        const basis = `${(milli / 10).toFixed(2)}%`;
+        if (part.style.flexBasis !== basis) part.style.flexBasis = basis;
+      };
+      return part;
+    });
+    if (element.title !== label) element.title = label;
+    if (element.getAttribute("aria-label") !== label) element.setAttribute("aria-label", label);
+  };
+  return element;
 }
 
 // The element has `show(chart, device)`: the result of rows.usage (Python), and a device's id.
-export function columns(title, span, palette) {
+export function columns(title, span) {
   const plot = el("div", { class: "columns", role: "img" });
   const total = el("span");
   const element = el("figure", {}, el("figcaption", {}, el("span", { text: title }), total), plot);
   element.show = (chart, device) => {
     const found = chart?.devices?.[device];
-    if (element.chart === chart) return;
-    element.chart = chart;
+    if (element.chart === chart && element.colours === colours()) return;
+    Object.assign(element, { chart, colours: colours() });
     if (found === undefined) {
       plot.replaceChildren();
       setText(total, chart?.error ? "not known" : chart ? "no record yet" : "");
@@ -50,7 +56,7 @@ export function columns(title, span, palette) {
       return;
     }
     const sums = new Map();
-    plot.replaceChildren(...found.map((one) => column(one, chart.tenants, palette, sums)));
+    plot.replaceChildren(...found.map((one) => column(one, chart.tenants, sums)));
     const recorded = found.filter((one) => one !== null).length;
     const parts = [...sums].sort((a, b) => b[1] - a[1]).map(([tenant, milli]) => `${tenant} ${about(milli / recorded)}`);
     const used = [...sums.values()].reduce((a, b) => a + b, 0) / recorded;
@@ -61,21 +67,20 @@ export function columns(title, span, palette) {
   return element;
 }
 
-function column(shares, tenants, palette, sums) {
+function column(shares, tenants, sums) {
   if (shares === null) return el("div", { class: "void" });
-  const byPattern = new Map();
-  for (const [place, milli] of Object.entries(shares)) {
-    const tenant = tenants[place].name;
-    const pattern = palette.of(tenant);
-    byPattern.set(pattern, (byPattern.get(pattern) ?? 0) + milli);
-    sums.set(tenant, (sums.get(tenant) ?? 0) + milli);
-  }
-  const parts = [...byPattern].sort((a, b) => a[0] - b[0]).map(([pattern, milli]) => {
-    const part = el("div", { class: `p${pattern}` });
+  const parts = Object.entries(shares).map(([at, milli]) => ({ tenant: tenants[at].name, milli }));
+  for (const { tenant, milli } of parts) sums.set(tenant, (sums.get(tenant) ?? 0) + milli);
+  return stack(parts.sort((a, b) => (a.tenant < b.tenant ? -1 : 1)));
+}
+
+// A column of parts in their tenants' colours, from below. `parts`: { tenant, milli }.
+export function stack(parts) {
+  return el("div", {}, ...parts.map(({ tenant, milli }) => {
+    const part = el("div", { class: place(tenant) });
     part.style.flexBasis = `${milli / 10}%`;
     return part;
-  });
-  return el("div", {}, ...parts);
+  }));
 }
 
 // What a grant got at the last HISTORY looks, relative to the most that it can get.

@@ -25,6 +25,8 @@ export function duration(ns = 0) {
   return `${Math.round(seconds / 86400)} d`;
 }
 
+export const age = (ns) => (ns ? duration(Math.max(0, Date.now() * 1e6 - ns)) : "");
+
 export const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString([], { hour12: false });
 
 export const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;

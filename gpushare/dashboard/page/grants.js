@@ -2,22 +2,33 @@
 
 import { bar, spark } from "./charts.js";
 import { el, keyed, name, once, setText, table, tag } from "./dom.js";
-import { about, count, percent, size } from "./format.js";
+import { about, age, count, percent, size } from "./format.js";
+import { named, place } from "./palette.js";
 import { sum } from "./store.js";
 import { number } from "./tenants.js";
 
 const ENDED = new Set(["released", "expired", "failed"]);
 const compare = (a, b) => (a < b ? -1 : Number(a > b));
 const by = (field) => (grant) => -sum(grant, field);
+const LATELY = 15;
+// What it got lately, in steps: rows do not change places at every look.
+const lately = (grant, history = []) => {
+  const looks = history.slice(-LATELY);
+  return -Math.round(looks.reduce((all, one) => all + one, 0) / (looks.length || 1) / 50);
+};
 const COLUMNS = [
   { title: "Grant", sort: (grant) => grant.id }, { title: "Tenant", sort: (grant) => grant.tenant },
-  { title: "Phase", sort: (grant) => grant.phase }, { title: "Devices", sort: (grant) => grant.devices?.[0]?.device ?? 0 },
+  { title: "Runs", sort: (grant) => grant.program ?? "", hint: "program, container or pod, user" },
+  { title: "Age", right: true, sort: (grant) => -(grant.created_ns ?? 0) },
+  { title: "Devices", sort: (grant) => grant.devices?.[0]?.device ?? 0 },
   { title: "Asked", right: true, sort: by("asked") }, { title: "Entitled", right: true, sort: by("entitled"), hint: "what it should get now" },
-  { title: "Got", right: true, sort: by("got"), hint: "in the last second; 100% is one device" },
+  { title: "Got", right: true, sort: lately, hint: "in the last second; 100% is one device" },
   { title: "Borrowed", right: true, sort: by("borrowed") }, { title: "Lent", right: true, sort: by("lent") },
   { title: "Waited", right: true, sort: by("waited"), hint: "of the last second, without a lease" },
   { title: "Memory", sort: by("memory"), hint: "held, of the limit" }, { title: "Got lately", hint: "since this page is open" },
 ];
+
+const SMALLEST_FIRST = new Set(["Grant", "Tenant", "Runs", "Age", "Devices"]);
 
 const made = table("Grants", COLUMNS, sortBy);
 const filter = document.getElementById("filter");
@@ -25,7 +36,8 @@ const box = document.getElementById("grant-table");
 const none = el("p", { class: "none" });
 box.append(made.box, none);
 
-let order = { column: COLUMNS[0], down: false };
+const GOT = COLUMNS.find((column) => column.title === "Got");
+let order = { column: GOT, down: false };
 let again = () => {};
 let open = () => {};
 
@@ -36,7 +48,8 @@ function sortBy(column) {
 
 function markSorted() {
   for (const column of COLUMNS) {
-    if (column === order.column) column.cell.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+    const largestFirst = !SMALLEST_FIRST.has(column.title);
+    if (column === order.column) column.cell.setAttribute("aria-sort", order.down !== largestFirst ? "descending" : "ascending");
     else column.cell.removeAttribute("aria-sort");
   }
 }
@@ -50,22 +63,33 @@ function notes(grant) {
   return found;
 }
 
+// What runs in a grant: its program, and where and whose it is.
+function runs({ program, container, pod, phase, pids = 0, uid = 0 }) {
+  const where = pod ? `pod ${text(pod)}` : container ? `container ${text(container).slice(0, 24)}` : "";
+  const what = program ? text(program) : pids ? count(pids, "process").replace("processs", "processes") : "nothing yet";
+  return [what, [phase === "active" ? "" : phase, where, uid ? `user ${uid}` : "root"].filter(Boolean).join(", ")];
+}
+
+const text = (value) => (typeof value === "string" ? value : value.name ?? JSON.stringify(value));
+
 function row({ grant: { id } }) {
-  const cells = COLUMNS.map((column, i) => el("td", { class: column.right ? "r" : i < 2 ? "name" : null }));
+  const cells = COLUMNS.map((column, i) => el("td", { class: column.right ? "r" : i < 3 ? "name" : null }));
   const memory = bar(["held"], true), memoryText = el("span"), line = spark(), extra = el("span");
   cells[0].append(el("button", { type: "button", on: { click: () => open(id) } }, name(id)), extra);
-  cells[10].append(memoryText, memory);
-  cells[11].append(line);
+  cells[11].append(memoryText, memory);
+  cells[12].append(line);
   const element = el("tr", {}, ...cells);
   element.update = ({ grant, history }) => {
     once(extra, [grant.notice, grant.gang, grant.evicted, grant.devices?.some((part) => part.lost)], () => notes(grant));
-    once(cells[1], grant.tenant, () => [name(grant.tenant)]);
-    setText(cells[2], grant.phase);
+    once(cells[1], [grant.tenant, place(grant.tenant)], () => named(grant.tenant));
+    once(cells[2], runs(grant), (texts) => texts.map((text, i) => el("span", { class: i ? "sub" : null }, name(text))));
+    setText(cells[3], age(grant.created_ns));
+    element.classList.toggle("quiet", !sum(grant, "got") && !sum(grant, "waited"));
     const parts = grant.devices ?? [];
-    setText(cells[3], parts.map((part) => part.device ?? 0).join(", "));
+    setText(cells[4], parts.map((part) => part.device ?? 0).join(", "));
     const asked = parts[0]?.asked ?? 0;
-    number(cells[4], parts.length > 1 ? `${parts.length} × ${percent(asked)}` : percent(asked), asked);
-    ["entitled", "got", "borrowed", "lent", "waited"].forEach((field, i) => number(cells[i + 5], percent(sum(grant, field)), sum(grant, field)));
+    number(cells[5], parts.length > 1 ? `${parts.length} × ${percent(asked)}` : percent(asked), asked);
+    ["entitled", "got", "borrowed", "lent", "waited"].forEach((field, i) => number(cells[i + 6], percent(sum(grant, field)), sum(grant, field)));
     const held = sum(grant, "memory"), limit = sum(grant, "memory_limit");
     setText(memoryText, `${size(held)} of ${size(limit)}`);
     memory.show([Math.min(1000, (1000 * held) / (limit || 1))], `${about((1000 * held) / (limit || 1))} of its limit`);
@@ -74,7 +98,7 @@ function row({ grant: { id } }) {
   return element;
 }
 
-const text = (grant) => [grant.id, grant.tenant, grant.gang, grant.phase, grant.key, grant.class_].join("\n").toLowerCase();
+const words = (grant) => [...runs(grant), grant.id, grant.tenant, grant.gang, grant.phase, grant.key, grant.class_].join("\n").toLowerCase();
 
 export function listen(redraw, openGrant) {
   again = redraw;
@@ -85,10 +109,10 @@ export function listen(redraw, openGrant) {
 export function show(node) {
   const all = [...(node.grants?.values() ?? [])].filter((grant) => !ENDED.has(grant.phase));
   const wanted = filter.value.trim().toLowerCase();
-  const found = wanted ? all.filter((grant) => text(grant).includes(wanted)) : all;
+  const found = wanted ? all.filter((grant) => words(grant).includes(wanted)) : all;
   const { column, down } = order;
   found.sort((a, b) => {
-    const x = column.sort(a), y = column.sort(b);
+    const x = column.sort(a, node.history.get(a.id)), y = column.sort(b, node.history.get(b.id));
     const first = typeof x === "number" ? x - y : compare(x ?? "", y ?? "");
     return (down ? -first : first) || compare(a.id, b.id);
   });

@@ -1,26 +1,26 @@
 // The page: reads one stream, and draws changes once per frame.
 
-import { Palette } from "./charts.js";
 import * as detail from "./detail.js";
 import * as devices from "./devices.js";
-import { el, once, setClass, setText, tag } from "./dom.js";
-import { about, clock, count } from "./format.js";
+import { once, setClass, setText, tag } from "./dom.js";
+import { clock, count } from "./format.js";
+import * as fleet from "./fleet.js";
 import * as grants from "./grants.js";
 import * as health from "./health.js";
-import * as nodes from "./nodes.js";
+import * as palette from "./palette.js";
 import * as sentences from "./sentences.js";
 import { Store } from "./store.js";
 import { Stream, takeToken } from "./stream.js";
 import * as tenants from "./tenants.js";
+import * as usage from "./usage.js";
 
 const VIEWS = {
   devices: [devices], tick: [grants], tenants: [tenants], grants: [grants], standing: [sentences], receipts: [sentences],
   facts: [health], observed: [health], hour: [devices], day: [devices], state: [],
 };
-const ALL = [devices, tenants, grants, sentences, health];
+const ALL = [devices, tenants, grants, usage, sentences, health];
 
 const store = new Store();
-const palettes = [];
 const dirty = new Set();
 let drawing = false;
 let connection = { state: "closed", why: "" };
@@ -35,21 +35,32 @@ function draw(...views) {
     dirty.clear();
     showStatus();
     if (store.hello === null) return;
-    nodes.show(store, choose);
+    if (learn()) ALL.forEach((view) => views.includes(view) || views.push(view));
+    fleet.show(store, choose);
     const top = `${document.querySelector("header").offsetHeight + 8}px`; // for scroll targets, below the header
     if (document.documentElement.style.scrollPaddingTop !== top) document.documentElement.style.scrollPaddingTop = top;
-    const palette = (palettes[store.chosen] ??= new Palette());
-    for (const view of views) view.show(store.node, palette);
-    summary(store.node);
+    for (const view of views) view.show(store.node);
     detail.update(store);
     performance.mark("drawn");
   });
+}
+
+// The colours of all tenants that any node has or has recorded.
+function learn() {
+  const now = [], before = usage.tenants();
+  for (const node of store.nodes) {
+    now.push(...(node.tenants ?? []).map((one) => one.name));
+    for (const grant of node.grants?.values() ?? []) now.push(grant.tenant);
+    for (const chart of [node.hour, node.day]) before.push(...(chart?.tenants ?? []).map((one) => one.name));
+  }
+  return palette.learn(now, before);
 }
 
 function choose(place) {
   store.chosen = place;
   for (const id of ["device-list", "grant-table"]) document.getElementById(id).scrollTop = 0;
   draw(...ALL);
+  document.getElementById("chosen").scrollIntoView({ block: "start" });
 }
 
 function showStatus() {
@@ -72,18 +83,6 @@ function showStatus() {
 
 const old = ({ grants, state }) => (grants === null ? "" : `What is shown is of ${clock(state.since_ns)}. `);
 
-function summary(node) {
-  const found = node.grants ?? new Map();
-  const [guaranteed, borrowed, , idle] = nodes.mean(node);
-  const waits = nodes.waiting(node);
-  once(document.getElementById("summary"), [
-    ["devices", node.devices?.length ?? "?"], ["used", about(guaranteed + borrowed)], ["of it borrowed", about(borrowed)],
-    ["idle", about(idle)], ["grants", found.size], ["waiting", waits], ["tenants", node.tenants?.length ?? "?"],
-    ...(node.facts?.simulated ? [["devices are", "simulated"]] : []),
-    ...(node.facts?.degraded ? [["guarantees", "degraded"]] : []),
-  ], (rows) => rows.map(([title, value]) => el("div", {}, el("dt", { text: title }), el("dd", { text: String(value) }))));
-}
-
 function hello({ changes, user, version }) {
   once(document.getElementById("who"), [changes, user, version, store.nodes.length], () => [
     `${count(store.nodes.length, "node")}, gpushare ${version}, as ${user} `, tag(changes ? "may change grants" : "read only"),
@@ -94,14 +93,17 @@ function take(message) {
   const place = store.take(message);
   if (place === null) {
     hello(message.hello);
+    usage.start(store.nodes);
     draw(...ALL);
   } else {
+    if (message.section === "state" && message.value.away === null) usage.retry();
     draw(...(place === store.chosen ? VIEWS[message.section] ?? [] : []));
   }
 }
 
 grants.listen(() => draw(grants), (id) => detail.open(store, id));
 sentences.listen(() => draw(sentences));
+usage.listen(() => draw(usage));
 const stream = new Stream(take, (state, why) => {
   connection = { state, why };
   draw();

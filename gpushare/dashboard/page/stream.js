@@ -10,7 +10,7 @@ export function takeToken() {
   const given = location.hash.slice(1);
   if (!TOKEN.test(given)) return false;
   sessionStorage.setItem("gpushare-token", given);
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", location.pathname + location.search);
   return true;
 }
 
@@ -21,11 +21,15 @@ async function failure(response) {
   return new Error(found.error ?? `status ${response.status}`);
 }
 
-export async function ask(path) {
+async function answer(path) {
   const response = await fetch(path, { headers: headers() });
   if (!response.ok) throw await failure(response);
-  return response.json();
+  return response;
 }
+
+export const ask = (path) => answer(path).then((response) => response.json());
+
+export const askText = (path) => answer(path).then((response) => response.text());
 
 export async function change(path, body) {
   const response = await fetch(path, { method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(body) });

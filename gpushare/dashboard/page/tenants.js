@@ -1,7 +1,8 @@
 // Tenants, as a tree. Times are of the node in the last second, of each tenant and all below it.
 
-import { el, keyed, name, once, setText, table, tag } from "./dom.js";
+import { el, keyed, once, setText, table, tag } from "./dom.js";
 import { duration, percent, size } from "./format.js";
+import { named, place } from "./palette.js";
 
 const COLUMNS = [
   { title: "Tenant" }, { title: "State" },
@@ -30,7 +31,7 @@ function row() {
   const cells = COLUMNS.map((column, i) => el(i ? "td" : "th", { scope: i ? null : "row", class: column.right ? "r" : "name" }));
   const element = el("tr", {}, ...cells);
   element.update = ({ tenant, level }) => {
-    once(cells[0], [tenant.name, level], () => [el("span", { class: "level", text: "\u2003".repeat(level) }), name(tenant.name)]);
+    once(cells[0], [tenant.name, level, place(tenant.name)], () => [el("span", { class: "level", text: "\u2003".repeat(level) }), ...named(tenant.name)]);
     once(cells[1], [tenant.state, tenant.have], ([state, have]) => [
       state === "idle" ? el("span", { class: "dim", text: state }) : tag(state.replace("_", " "), STATES[state]),
       have ? ` has ${percent(have)}` : null,
@@ -40,6 +41,7 @@ function row() {
     number(cells[8], tenant.waits ? duration(tenant.wait_max_ns) : "none", tenant.waits);
     number(cells[9], tenant.memory ? `${size(tenant.allocated)} of ${size(tenant.memory)}` : size(tenant.allocated), tenant.allocated || tenant.memory);
     number(cells[10], String(Math.round((tenant.weight ?? 0) * 100) / 100), true);
+    element.classList.toggle("quiet", !tenant.grants && !used && !waited);
     number(cells[11], String(tenant.grants ?? 0), tenant.grants);
   };
   return element;

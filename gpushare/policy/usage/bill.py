@@ -102,6 +102,11 @@ def table(rows: Sequence[Row], asked: Asked) -> Table:
     return Table([*names, *columns], lines, total, [used(row) for row in rows])
 
 
+def texts(row: Row, whole: Row, shown: Unit, prices: Prices | None) -> dict[str, str]:
+    """A row's cells by title, in a table that has `whole` in all."""
+    return {title: text(row) for title, text in _columns(whole, shown, prices).items()}
+
+
 def _columns(whole: Row, shown: Unit, prices: Prices | None) -> dict[str, Callable[[Row], str]]:
     """The text of each column by its title, without those that are empty in most tables and in this one."""
 

@@ -10,7 +10,7 @@ import pytest
 from run.built import ROOT
 
 from gpushare.api.tenants import TenantPolicy
-from gpushare.cli.usage import prices
+from gpushare.cli import prices
 from gpushare.daemon.config import Config
 
 PACKAGING = ROOT / "packaging"

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpushare.cli.usage import focus, prices, usage
+from gpushare.cli import prices
+from gpushare.cli.usage import focus, usage
 from gpushare.errors import UsageError
 from gpushare.policy.usage.billing import Prices, charges, cost
 
