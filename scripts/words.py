@@ -11,11 +11,14 @@ ROOT = Path(__file__).resolve().parent.parent
 INNER = re.compile(r"\b(milli|rungs?|leases?|leased|scavengers?|scavenged)\b", re.IGNORECASE)
 PAGES = ("README*.md", "docs/index.md", "docs/start/*.md", "docs/guides/**/*.md")
 PRODUCT = ("gpushare/**/*.py", "gpushare/dashboard/page/*.html")
-NOT_MESSAGES = ("gpushare/daemon/http/metrics.py", "gpushare/daemon/http/routes.py", "gpushare/adapters/")
+NOT_MESSAGES = (
+    *("gpushare/daemon/http/metrics.py", "gpushare/daemon/http/device_metrics.py", "gpushare/daemon/http/routes.py"),
+    "gpushare/adapters/",
+)
 """Files whose texts are part of the reference, or are read by the clients of adapters."""
 INSIDE = ("debug",)
 """Functions that print the inside."""
-NAMES = {"ps": ("leases",), "events": ("lease",)}
+NAMES = {"events": ("lease",)}
 """Names of fields and kinds that the help of a verb lists."""
 _FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 _NOT_PROSE = re.compile(r"<!--.*?-->|`[^`\n]*`|\]\([^)\s]*\)", re.DOTALL)

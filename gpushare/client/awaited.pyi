@@ -97,6 +97,9 @@ class AwaitedVerbs:
     async def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
         """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
 
+    async def change_tenant(self, name: str, patch: types.TenantPatch) -> types.TenantChange:
+        """Changes what `patch` names of a tenant's policy, or makes the tenant. The TenantChange. For root only."""
+
     async def remove_tenant(self, name: str, source: str = "") -> None:
         """Removes a tenant. Raises RefusedError where it has grants, tenants below it, or another `source`. For root
         only."""
@@ -108,6 +111,7 @@ class AwaitedVerbs:
         since: int | None = None,
         until: int | None = None,
         tenant: str | None = None,
+        cuts: str | None = None,
     ) -> types.Usage:
         """A Usage, as `GET /v1/usage` takes these; None is left out. `since`, `until`: wall time in ns."""
 

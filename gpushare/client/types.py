@@ -235,16 +235,32 @@ class InTurn(TypedDict):
     parts: list[int]
 
 
+class MemoryRefused(TypedDict):
+    """A call that was refused device memory. `asked_bytes`: what it asked for; `left_bytes`: what its grant had left
+    of `limit_bytes` then. `why`: `limit`: that was too little; `device`: the driver's device was full, although
+    the grant had so much left; `away`: the grant's room on the device was others' and not free again in time.
+    `at_ns`: wall time at which the daemon heard of it, up to a second later."""
+
+    at_ns: int
+    asked_bytes: int
+    left_bytes: int
+    limit_bytes: int
+    why: Literal["limit", "device", "away"]
+
+
 class GrantDevice(TypedDict):
-    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
-    on a device that does not work. `memory_borrowed_bytes`: the part of the limit that it has on loan, of memory
-    that is guaranteed to others. `memory_asked_bytes`: what was asked for, of which the limit is the whole pages
-    of 2 MiB. `served_milli`, `served_limit_milli`: the guarantee and the limit with which it is served now,
-    including its part of what its tenant has left unreserved and of its tenant's limit. `entitled_milli`: what it
-    should get now: while it works, what it is served with and its part of what others leave. `used_milli`: device
-    time that it was charged in the last second; `borrowed_milli`: the part of that beyond its guarantee;
-    `lent_milli`: the part of what it is served with that it left and others used; `waited_milli`: how much of the
-    second it waited without a lease. `share_got_milli`: its part of the work that the device did in that second.
+    """One device of a grant. `guaranteed_milli`: what was asked for and granted: the part of `time_milli` that its
+    tenant's guarantee covers now; 0 on a device that does not work. `extra_milli`: what comes on top while it is
+    served: its part of what no grant has asked for of its tenant's guarantee. `memory_borrowed_bytes`: the part
+    of the limit that it has on loan, of memory that is guaranteed to others. `memory_asked_bytes`: what was asked
+    for, of which the limit is the whole pages of 2 MiB. `served_milli`, `served_limit_milli`: what it is served
+    with now whenever it wants it, `guaranteed_milli` and `extra_milli` together; and the most that it gets,
+    including its part of its tenant's limit. `entitled_milli`: what it should get now: while it works, what it is
+    served with and its part of what others leave. `used_milli`: device time that it was charged in the last
+    second; `borrowed_milli`: the part of that beyond what it is served with; `lent_milli`: the part of what it is
+    served with that it left and others used; `waited_milli`: how much of the second it waited without a lease;
+    `busy_milli`: for how much of it the device worked for the grant, less than `used_milli` where a lease was
+    held and little was done with it. `share_got_milli`: its part of the work that the device did in that second.
     `waits`, `reclaims`: numbers of ended waits, and of leases taken from it in mid-work whose work has ended;
     `reclaim_ns`: time until that work was done. Counts of leases and revokes are of this run of the daemon, and
     so are histograms: entry i counts those shorter than 2^i us and in no earlier entry, the last one all longer.
@@ -254,8 +270,9 @@ class GrantDevice(TypedDict):
     cannot be moved, and `memory_fixed` by what it is: `small` (blocks of up to 1 MiB), `direct` (wide rows, calls
     with 32-bit addresses), `pools` (and graphs), `arrays`, `managed`, `mapped` (by the program itself),
     `exported` (to other processes or drivers), `synced` (prepared for a network card), `context` (and code).
-    `marked`: number of processes that wrote impossible values (events of kind `lie`): while there is one,
-    `busy_ns` grows with the leases and `memory_bytes` is the limit."""
+    `memory_refusals`: number of calls that were refused device memory, as its processes count them;
+    `memory_refused`: the last of them. `marked`: number of processes that wrote impossible values (events of kind
+    `lie`): while there is one, `busy_ns` grows with the leases and `memory_bytes` is the limit."""
 
     id: str
     index: int
@@ -263,6 +280,7 @@ class GrantDevice(TypedDict):
     time_milli: int
     time_limit_milli: int
     guaranteed_milli: int
+    extra_milli: int
     memory_borrowed_bytes: int
     memory_asked_bytes: int
     served_milli: int
@@ -274,6 +292,8 @@ class GrantDevice(TypedDict):
     memory_fixed_bytes: int
     memory_fixed: dict[str, int]
     memory_peak_bytes: int
+    memory_refusals: int
+    memory_refused: MemoryRefused | None
     busy_ns: int
     leased_ns: int
     borrowed_ns: int
@@ -291,6 +311,7 @@ class GrantDevice(TypedDict):
     share_got_milli: int
     entitled_milli: int
     used_milli: int
+    busy_milli: int
     borrowed_milli: int
     lent_milli: int
     waited_milli: int
@@ -298,6 +319,26 @@ class GrantDevice(TypedDict):
     waiting: bool
     held: bool
     health: Literal["healthy", "unhealthy"]
+
+
+class Pod(TypedDict):
+    """A Kubernetes pod, and which of its containers, as its engine names them."""
+
+    namespace: str
+    name: str
+    container: str
+    uid: str
+
+
+class Workload(TypedDict):
+    """`program`: command line of the grant's first process, printable and at most 200 characters, as it was when
+    somebody last asked; empty: nothing has run, it has ended since, or it cannot be read. `container`: the
+    engine's id of the container, empty: a plain process, or not known. `pod`: set if the container is one of a
+    pod. All of it is said by the workload itself or by its engine: a label, and no proof of anything."""
+
+    program: str
+    container: str
+    pod: Pod | None
 
 
 class Wall(TypedDict):
@@ -360,7 +401,7 @@ class Grant(_Grant):
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
     `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its
     phase is `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if
-    it may be moved; 0: it never counts as idle."""
+    it may be moved; 0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it."""
 
     id: str
     key: str | None
@@ -380,6 +421,7 @@ class Grant(_Grant):
     kind: Literal["process", "container"] | None
     uid: int
     processes: list[int]
+    workload: Workload
     keep: bool
     created_ns: int
     expires_ns: int | None
@@ -658,21 +700,58 @@ class TenantPolicy(TypedDict):
     source: NotRequired[str]
 
 
-By = Literal["tenant", "grant", "device", "hour", "charge", "holder"]
+class TenantPatch(TypedDict):
+    """The body of PATCH, a JSON merge patch (RFC 7396) of TenantPolicy: what it names is changed, null makes that as
+    if it had never been set, and all else stays. `source`: who asks; of a new tenant, who has set it."""
+
+    parent: NotRequired[str | None]
+    time: NotRequired[int | str | None]
+    memory: NotRequired[int | str | None]
+    time_limit: NotRequired[int | str | None]
+    weight: NotRequired[int | None]
+    tier: NotRequired[int | None]
+    users: NotRequired[list[int | str] | None]
+    groups: NotRequired[list[int | str] | None]
+    placement: NotRequired[Literal["spread", "pack"] | None]
+    host_memory: NotRequired[int | str | None]
+    idle_after_seconds: NotRequired[float | None]
+    source: NotRequired[str]
+
+
+class Accounts(TypedDict):
+    """Names of users and of groups."""
+
+    users: list[str]
+    groups: list[str]
+
+
+class TenantChange(TypedDict):
+    """The answer to PATCH. `before`: the policy that was in force; null: there was no such entry. `after`: the one
+    that is in force now. Both have time in milli and memory in bytes. `unknown`: names in the patch that the
+    node's user database does not have, so that they match nobody; null: it did not answer in time."""
+
+    tenant: Tenant
+    after: TenantPolicy
+    before: TenantPolicy | None
+    unknown: Accounts | None
+
+
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
 
 
 class UsageRow(TypedDict):
-    """`begins_ns`: start of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`:
-    device time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0;
-    their sum is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited
-    without a lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had
-    used all that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work.
-    `memory_byte_s`: bytes on the device times seconds; `hosted_byte_s`: bytes in host memory. `moved_out_bytes`,
-    `moved_in_bytes`: copied to host memory and back. `stalled_ns`: for how long calls of its programs waited for
-    memory that was in host memory, in `stalls` waits that are over. By holder the rows are of that alone:
-    `holder` and `holder_tenant` are the grant whose memory stood in the way, and its tenant; both are empty where
-    it was only the copy, and the tenant `(held)` stands for a person who had it stay away. `reclaims`: how often
-    a lease was taken in mid-work. `launches`: kernels, graphs and other submitted work."""
+    """`begins_ns`: start of the hour, of the period or, by charge, of the day. `guaranteed_ns`: device time used
+    within what its grants asked for and were granted; `extra_ns`: beyond that, of what no grant has asked for of
+    its tenant's guarantee; `borrowed_ns`, `scavenged_ns`: of what others left idle, and of that as a tenant of
+    weight 0. The sum of the four is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`:
+    time that it waited without a lease; of that, `waited_owed_ns`: while it was owed guaranteed time,
+    `waited_limit_ns`: while it had used all that its limit allows; during the rest it had had its guarantee.
+    `busy_ns`: metered work. `memory_byte_s`: bytes on the device times seconds; `hosted_byte_s`: bytes in host
+    memory. `moved_out_bytes`, `moved_in_bytes`: copied to host memory and back. `stalled_ns`: for how long calls
+    of its programs waited for memory that was in host memory, in `stalls` waits that are over. By holder the rows
+    are of that alone: `holder` and `holder_tenant` are the grant whose memory stood in the way, and its tenant;
+    both are empty where it was only the copy, and the tenant `(held)` stands for a person who had it stay away.
+    `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs and other submitted work."""
 
     tenant: str
     grant: str
@@ -681,6 +760,7 @@ class UsageRow(TypedDict):
     holder_tenant: str
     begins_ns: int
     guaranteed_ns: int
+    extra_ns: int
     borrowed_ns: int
     scavenged_ns: int
     lent_ns: int
@@ -711,14 +791,23 @@ class DeviceTime(TypedDict):
     idle_with_waiters_ns: int
 
 
+class UsagePeriod(TypedDict):
+    """What devices were used for in the period that begins at `begins_ns`."""
+
+    begins_ns: int
+    devices: DeviceTime
+
+
 class Usage(TypedDict):
-    """What the ledger has between these moments, in rows of a minute or longer; each counts where it ends."""
+    """What the ledger has between these moments. Its rows of a minute count where they end, those of an hour where
+    they begin, those of a day (UTC) at noon. `periods`: by period, those in which anything is recorded, in order."""
 
     since_ns: int
     until_ns: int
-    by: Literal["tenant", "grant", "device", "hour", "charge", "holder"]
+    by: Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
     rows: list[UsageRow]
     devices: DeviceTime
+    periods: list[UsagePeriod]
 
 
 Unit = Literal["hour", "minute"]
@@ -799,6 +888,7 @@ What = Literal[
     "MemoryExceeded",
     "MemoryMoved",
     "MemoryPressure",
+    "MemoryRefused",
     "MemoryReturned",
     "GangPrepared",
     "GangCommitted",
@@ -812,8 +902,10 @@ class GrantEvent(TypedDict):
     as of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded:
     the tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink,
     and does nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than
-    its grant may have; its `notice` says more. MemoryMoved, MemoryReturned: its movable memory is in host memory,
-    or is back. MemoryPressure: for too long, borrowers of a device's memory have kept each other from working."""
+    its grant may have; its `notice` says more. MemoryRefused: calls of its programs were refused memory
+    (`memory_refused` of its devices), at most once a second. MemoryMoved, MemoryReturned: its movable memory is
+    in host memory, or is back. MemoryPressure: for too long, borrowers of a device's memory have kept each other
+    from working."""
 
     rv: int
     epoch: int

@@ -56,7 +56,8 @@ async def answers(nodes: Sequence[Node], question: Question) -> tuple[list[Answe
 
 
 async def _answer(node: Node, question: Question) -> Answer:
-    usage = await node.client.usage(**question.query)
+    asked: Any = question.query
+    usage = await node.client.usage(**asked)
     tenants, about = await node.client.tenants(), await node.client.node()
     return Answer(node.source.name, usage, tenants, about["capacity"]["time"])
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from gpushare.text.units import format_time
+
 Json: TypeAlias = Any
 """A wire type of gpushare.api, as a plain dict."""
 
@@ -25,6 +27,11 @@ def guaranteed_milli(device: Json) -> int:
 def extra_milli(device: Json) -> int:
     """What its tenant's guarantee adds to that, since no grant has asked for it."""
     return int(device["extra_milli"])
+
+
+def guarantee(milli: int, extra: int) -> str:
+    """What was asked for and granted, and what the tenant's guarantee adds: "guaranteed 5% and 95% extra"."""
+    return f"guaranteed {format_time(milli)}{f' and {format_time(extra)} extra' if extra else ''}"
 
 
 class DeviceTime(NamedTuple):

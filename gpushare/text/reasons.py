@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from gpushare.text.overview import WHOLE, extra_milli, guaranteed_milli
-from gpushare.text.sentences import guarantee
+from gpushare.text.overview import WHOLE, extra_milli, guarantee, guaranteed_milli
 from gpushare.text.units import format_size, format_time
 
 Json: TypeAlias = Any
@@ -151,7 +150,7 @@ def waiting(
         got = f"{waits}: it is {guarantee(guaranteed, extra)} and got {format_time(used)}"
         events = f"`gpushare events --grant {grant['id']}` shows each wait"
         if used + device["waited_milli"] < _FULL_MILLI:
-            return f"{got}, for it asked for no more: each burst of its work waits for a lease first: {events}"
+            return f"{got}, for it asked for no more: each burst of its work waits for its turn first: {events}"
         return f"{got}{_rest(grant, device, others)}: it is owed the rest, and gets it within a second: {events}"
     had = (
         f"it is {guarantee(guaranteed, extra)} and had it"

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.text import rules
+from gpushare.text.overview import guarantee
 from gpushare.text.reasons import refused_in_words
 from gpushare.text.units import format_size, format_time
 
@@ -18,11 +19,6 @@ def clock(at_ns: int, form: str = "%H:%M:%S.%f") -> str:
 def ms(ns: int) -> str:
     """Milliseconds with three decimals, as in "1.030 ms"."""
     return f"{ns / 1e6:.3f} ms"
-
-
-def guarantee(milli: int, extra_milli: int) -> str:
-    """What was asked for and granted, and what the tenant's guarantee adds: "guaranteed 5% and 95% extra"."""
-    return f"guaranteed {format_time(milli)}{f' and {format_time(extra_milli)} extra' if extra_milli else ''}"
 
 
 def _who(event: Any, which: str) -> str:

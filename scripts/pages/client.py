@@ -113,7 +113,8 @@ class _Types:
         if origin is Literal:
             return f"Literal[{', '.join(map(repr, arguments))}]"
         if origin in (Union, python.UnionType):
-            return " | ".join(dict.fromkeys(map(self._kind, arguments)))
+            # What may be left out is not there: it has no value of its own.
+            return " | ".join(dict.fromkeys(self._kind(one) for one in arguments if one is not msgspec.UnsetType))
         if origin in (list, dict):
             return f"{origin.__name__}[{', '.join(map(self._kind, arguments))}]"
         if hint is type(None):

@@ -154,7 +154,7 @@ def _attend(daemon: Client, args: argparse.Namespace, argv: list[str]) -> "Atten
     return attended
 
 
-def _enter(daemon: Client, args: argparse.Namespace, grant: dict[str, Any], argv: list[str]) -> int:
+def _enter(daemon: Client, args: argparse.Namespace, grant: Mapping[str, Any], argv: list[str]) -> int:
     """Replaces this process by the command in a grant. If that fails, says why and returns the exit status."""
     try:
         binding = daemon.bind(grant["id"], "process")

@@ -167,9 +167,8 @@ class TenantsCommand(Family):
 
     def _set(self, args: argparse.Namespace) -> int:
         given = {key: getattr(args, key) for key in _KEYS if getattr(args, key) is not None}
-        change = client(args).change_tenant(
-            args.name, {key: None if value == UNSET else value for key, value in given.items()}
-        )
+        patch: Any = {key: None if value == UNSET else value for key, value in given.items()}
+        change = client(args).change_tenant(args.name, patch)
         for line in warnings(args.name, change):
             say(f"gpushare: {line}", sys.stderr)
         return answer(args, change, lambda: say_each(changes(args.name, change)))

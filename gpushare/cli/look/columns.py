@@ -193,7 +193,13 @@ COLUMNS = (
     _time("waited", "WAITED", "how much of the second it waited for the device", "waited_milli", 10),
     Column("memory", "MEMORY", "device memory it holds", lambda _, device: held(device), _sum("memory_bytes"), rank=3),
     Column("limit", "LIMIT", "memory it may hold", _limit, _sum("memory_limit_bytes"), rank=9),
-    Column("leases", "LEASES", "leases since the daemon started", lambda _, dev: str(dev["leases"]), _sum("leases")),
+    Column(
+        "turns",
+        "TURNS",
+        "turns that it had since the daemon started",
+        lambda _, dev: str(dev["leases"]),
+        _sum("leases"),
+    ),
     Column(
         "pids",
         "PIDS",

@@ -21,7 +21,7 @@ from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
-from gpushare.text.sentences import guarantee
+from gpushare.text.overview import guarantee
 from gpushare.text.units import format_size, format_time, milli_of
 
 DECISIONS = 20

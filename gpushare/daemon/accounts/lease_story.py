@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from gpushare.api.events import LeaseEvent
 from gpushare.api.why import Decision
 from gpushare.text import rules
-from gpushare.text.sentences import guarantee
+from gpushare.text.overview import guarantee
 from gpushare.text.units import format_time
 
 

@@ -92,16 +92,16 @@ def test_ps_states_what_is_true_of_a_share(capsys):
     assert capsys.readouterr().out == PS
 
 
-COLUMNS = "grant,tenant,phase,device,asked,guaranteed,got,borrowed,lent,waited,memory,limit,leases,pids"
+COLUMNS = "grant,tenant,phase,device,asked,guaranteed,got,borrowed,lent,waited,memory,limit,turns,pids"
 PS = """\
-GRANT  TENANT   PHASE     DEV  ASKED  GUARANTEED    GOT  BORROWED   LENT  WAITED  MEMORY  LIMIT  LEASES  PIDS
-g-1    team-b   active      0    75%         75%  74.7%         -      -   26.5%  512MiB   8GiB       4     1
-g-1    team-b   active      1   100%        100%     0%         -  61.2%       -  512MiB   8GiB       4     1
-g-2    team-a   active      0   100%          0%     0%         -      -    100%  512MiB   8GiB       4     1
-g-2    team-a   active      1     0%          0%  61.2%     61.2%      -       -  512MiB   8GiB       4     1
-g-3    c        active      0    25%         25%  25.3%         -      -     76%  512MiB   8GiB       4     1
-g-4    default  reserved    1    30%         30%     0%         -      -       -  512MiB   8GiB       4     1
-g-5    default  released    1    30%           -      -         -      -       -  512MiB   8GiB       4     1
+GRANT  TENANT   PHASE     DEV  ASKED  GUARANTEED    GOT  BORROWED   LENT  WAITED  MEMORY  LIMIT  TURNS  PIDS
+g-1    team-b   active      0    75%         75%  74.7%         -      -   26.5%  512MiB   8GiB      4     1
+g-1    team-b   active      1   100%        100%     0%         -  61.2%       -  512MiB   8GiB      4     1
+g-2    team-a   active      0   100%          0%     0%         -      -    100%  512MiB   8GiB      4     1
+g-2    team-a   active      1     0%          0%  61.2%     61.2%      -       -  512MiB   8GiB      4     1
+g-3    c        active      0    25%         25%  25.3%         -      -     76%  512MiB   8GiB      4     1
+g-4    default  reserved    1    30%         30%     0%         -      -       -  512MiB   8GiB      4     1
+g-5    default  released    1    30%           -      -         -      -       -  512MiB   8GiB      4     1
 g-2: waited 100% of the last second for device 0: it is guaranteed nothing there and gets what others leave idle; \
 g-1 of team-b got 74.7% (guaranteed 75%), g-3 of c got 25.3% (guaranteed 25%): `gpushare why g-2` says what to do
 g-3: device 1 does not work
