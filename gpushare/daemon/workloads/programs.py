@@ -19,8 +19,9 @@ _SLOW_SECONDS = 60.0
 """How much longer if its command line could not be read in time."""
 _LOOKS_MAX = 128
 """Grants that are looked at for one question, those that were never or longest ago first: some 3 ms."""
-_WAIT_SECONDS = 0.3
-"""How long an answer waits for command lines: what is read later is in the next one."""
+_WAIT_SECONDS = 1.0
+"""How long an answer waits for command lines: milliseconds, unless the helper has to be started first. The next one has
+what is read later."""
 
 
 class Programs:
