@@ -5,7 +5,6 @@ and only after the process has run another program than before.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable
 
@@ -16,10 +15,13 @@ from gpushare.errors import GpushareError
 
 _FRESH_SECONDS = 2.0
 """A grant's process is not looked at again before."""
+_SLOW_SECONDS = 60.0
+"""How much longer if its command line could not be read in time."""
 _LOOKS_MAX = 128
 """Grants that are looked at for one question, those that were never or longest ago first: some 3 ms."""
-_WAIT_SECONDS = 0.3
-"""How long an answer waits for command lines: what is read later is in the next one."""
+_WAIT_SECONDS = 1.0
+"""How long an answer waits for command lines: milliseconds, unless the helper has to be started first. The next one has
+what is read later."""
 
 
 class Programs:
@@ -28,6 +30,8 @@ class Programs:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
         self._task: asyncio.Task[None] | None = None
+        self._until = 0.0
+        """When answers wait no longer for the task, monotonic seconds."""
 
     async def learn(self, lives: Iterable[Live]) -> None:
         """Updates the programs of grants that are about to be shown, as far as that takes no longer than a moment."""
@@ -35,16 +39,16 @@ class Programs:
             if not (changed := _changed(list(lives))):
                 return
             self._task = asyncio.get_running_loop().create_task(self._read(changed))
-        await asyncio.wait({self._task}, timeout=_WAIT_SECONDS)
+            self._until = time.monotonic() + _WAIT_SECONDS
+        await asyncio.wait({self._task}, timeout=max(0, self._until - time.monotonic()))
 
     async def _read(self, lives: list[Live]) -> None:
-        # One after the other: these readers also look up users. One that was slow is not asked again for this program.
+        # One after the other: these readers also look up users.
         for live in lives:
-            seen = live.seen.process, live.seen.image
-            with contextlib.suppress(GpushareError):
-                program = await self._readers.command(live.seen.process[0])
-                if program and seen == (live.seen.process, live.seen.image):
-                    live.record.program = program
+            try:
+                live.record.program = await self._readers.command(live.seen.process[0]) or live.record.program
+            except GpushareError:  # it was slow: whatever it runs next, it does not delay others soon again
+                live.seen.at = time.monotonic() + _SLOW_SECONDS
 
     def close(self) -> None:
         """Stops reading."""
