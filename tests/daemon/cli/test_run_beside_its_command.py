@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from run import ordinary, running
+from machine import ordinary
+from run import running
 from run.waiting import until
 
 from gpushare.client import Client
