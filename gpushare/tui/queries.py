@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 5.0
 """Timeout for an answer: after it the screen marks its data as old."""
 RECEIPTS = 100
 """Maximum number of receipts shown of a grant, newest first."""
-_OF_LEASES = frozenset({"served", "taken", "took", "gave_up", "waited", "late", "lie"})
+_OF_LEASES = frozenset({"served", "taken", "took", "gave_up", "waited", "late", "lie", "refused"})
 """Decisions that are left out, since receipts report them in more detail."""
 
 Found = TypeVar("Found")
@@ -131,4 +131,6 @@ def story(client: Client, grant: str) -> Story:
         if decision["what"] not in _OF_LEASES
     ]
     lines.sort(key=lambda one: one[0], reverse=True)
-    return Story(grant, why["now"] or [f"its phase is {why['phase']}"], [text for _, text in lines])
+    return Story(
+        grant, [*why.get("why", ()), *why["now"]] or [f"its phase is {why['phase']}"], [text for _, text in lines]
+    )

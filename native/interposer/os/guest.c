@@ -2,18 +2,17 @@
 #include "interposer/os/guest.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/os/system.h"
 #include "page/gs_clock.h"
 
 #ifndef MADV_WIPEONFORK
@@ -106,7 +105,7 @@ static struct {
 void gs_stderr_find(void) {
   int saved = errno;
   struct stat is;
-  if (fstat(STDERR_FILENO, &is) == 0) {
+  if (gs_fstat(STDERR_FILENO, &is) == 0) {
     stderr_was.device = is.st_dev;
     stderr_was.inode = is.st_ino;
   }
@@ -118,7 +117,7 @@ void gs_stderr_find(void) {
 static bool may_write(void) {
   int saved = errno, flags = fcntl(STDERR_FILENO, F_GETFL);
   struct stat is;
-  bool ours = flags >= 0 && fstat(STDERR_FILENO, &is) == 0 &&
+  bool ours = flags >= 0 && gs_fstat(STDERR_FILENO, &is) == 0 &&
               ((flags & O_ACCMODE) == O_WRONLY || S_ISCHR(is.st_mode) ||
                (is.st_dev == stderr_was.device && is.st_ino == stderr_was.inode));
   struct pollfd ready = {STDERR_FILENO, POLLOUT, 0};

@@ -62,6 +62,9 @@ def test_it_is_refused_after_the_time_that_is_configured(hasty, client, size):
     program.do(f"import time; began = time.monotonic(); refused = error(d.cuMemAlloc({size}))")
     assert program.get("refused") == growing.OUT
     assert program.get("time.monotonic() - began") >= 0.5
+    until(lambda: client.grant(program.id)["devices"][0]["memory_refusals"] == 1, "it is counted", 20)
+    last = client.grant(program.id)["devices"][0]["memory_refused"]
+    assert (last["why"], last["asked_bytes"] >= size) == ("away", True)
     assert program.held == away < before
     assert program.where == "suspended", "everything else is as it was"
     client.resume(program.id)

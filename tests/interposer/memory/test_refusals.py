@@ -62,6 +62,19 @@ def test_the_same_again_is_said_at_once_and_anything_else_at_the_end(start, gran
     assert LINE.fullmatch(last.end())
 
 
+def test_a_device_that_is_full_is_not_the_share_s_fault(start, interpose: Interpose, grant: Grant) -> None:
+    bare = interpose(None)
+    bare.do(f"ok(d.cuMemAlloc({3 * GIB}))")
+    client = start(grant)
+    client.ok("init", "retain 0")
+    assert client(f"alloc {LIMIT - GIB // 2}").result == OUT_OF_MEMORY
+    slot = grant.usage.slot[0]
+    assert (slot.refusals, slot.refused_why) == (1, lib.GS_REFUSED_DEVICE)
+    assert client.end().startswith(
+        "gpushare: 1.50GiB refused by the driver: the device is full, although this share ha"
+    )
+
+
 TAKEN = """
     import fcntl, os
     def again():

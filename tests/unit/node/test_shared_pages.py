@@ -261,6 +261,8 @@ def test_layout_is_the_one_other_processes_compiled():
     assert ffi.offsetof("struct gs_limits", "allocation_wait_ms") == 80
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_device_limits", "residency") == 84
+    assert ffi.offsetof("struct gs_limits", "grant") == 16, "gpushare/inject/grantdir.py reads it too"
+    assert ffi.offsetof("struct gs_slot", "refusals") == 88
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
     assert ffi.offsetof("struct gs_slot_device", "memory_growing") == 80
     assert ffi.offsetof("struct gs_slot_device", "movable_bytes") == 88
