@@ -81,5 +81,5 @@ def test_the_readme_says_what_its_picture_shows():
     block = pictures.verdict(drawn.read_text())
     assert "PASS: 11 of 11 claims hold" in block
     assert block in pictures.README.read_text(), "run scripts/pictures README"
-    for path in (drawn, *(pictures.PICTURES / name for name in ("demo-teams.svg", "usage.svg"))):
+    for path in (drawn, *(pictures.PICTURES / name for name in ("demo-teams.svg", "usage.svg", "top.svg"))):
         assert path.stat().st_size <= pictures.BYTES_MAX and "imulated" in path.read_text()
