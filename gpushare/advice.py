@@ -10,6 +10,8 @@ from gpushare import DISTRIBUTION
 
 _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 """Directories in which sudo finds a command by its name."""
+UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+"""Directories in which the daemon's unit may be."""
 _SYSTEMD = Path("/run/systemd/system")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -44,6 +46,13 @@ def gpushare(verb: str) -> str:
 def service(act: str, unit: str, otherwise: str) -> str:
     """`systemctl ACT UNIT` where systemd runs, else `otherwise`. `unit`: without `.service`."""
     return f"`{as_root(f'systemctl {act} {unit}')}`" if systemd_runs() else otherwise
+
+
+def daemon() -> str:
+    """How a daemon is started: the service where it is installed and systemd runs, else by hand."""
+    if systemd_runs() and any(Path(name, "gpushare.service").exists() for name in UNITS):
+        return f"`{as_root('systemctl start gpushare')}`"
+    return "`gpushare daemon`"
 
 
 def again() -> str:

@@ -25,7 +25,7 @@ from gpushare.errors import (
     UnreachableError,
     UsageError,
 )
-from gpushare.paths import LOCK, Layout, client_socket
+from gpushare.paths import DEFAULT_SOCKET, LOCK, Layout, client_socket
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -52,6 +52,14 @@ def _group(gid: int) -> str:
         return str(gid)
 
 
+def _start(path: Path) -> str:
+    if path != DEFAULT_SOCKET:
+        return "`gpushare daemon`"
+    from gpushare import advice  # here, since most calls do not need it
+
+    return advice.daemon()
+
+
 def check_socket(path: Path) -> None:
     """Raises UnreachableError unless the socket is root's or this user's: others could impersonate the daemon."""
     try:
@@ -60,7 +68,7 @@ def check_socket(path: Path) -> None:
         raise UnreachableError(f"{path}: permission denied: ask an administrator for access to its directory") from None
     except OSError:
         raise UnreachableError(
-            f"no daemon at {path}: start one with `gpushare daemon`, or name its socket (--socket, GPUSHARE_SOCKET)"
+            f"no daemon at {path}: start one with {_start(path)}, or name its socket (--socket, GPUSHARE_SOCKET)"
         ) from None
     if not stat.S_ISSOCK(found.st_mode):
         raise UnreachableError(f"{path} is not a socket: name the daemon's socket with --socket or GPUSHARE_SOCKET")
@@ -231,7 +239,7 @@ def no_answer(path: Path, error: Exception) -> UnreachableError:
         return UnreachableError(
             f"{path}: permission denied: run as root" + ("" if group == "root" else f" or as a member of group {group}")
         )
-    return UnreachableError(f"no daemon answers at {path} ({why(error)}): start one with `gpushare daemon`")
+    return UnreachableError(f"no daemon answers at {path} ({why(error)}): start one with {_start(path)}")
 
 
 def why(error: Exception) -> str:

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-GREEN, RED = 32, 31
+GREEN, RED, YELLOW = 32, 31, 33
 _COLOURS = (36, 33, 35, 34)
 """Colours of the bars, line by line: cyan, yellow, magenta, blue."""
 _BAR, _LEAST = 30, 8

@@ -37,6 +37,8 @@ class Node:
         self._log = directory / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._simulator: int | None = None
+        self.simulator_pid: int | None = None
+        """None: the device is real, or nothing has started."""
         self.client = Client(self._layout.socket)
 
     @property
@@ -74,6 +76,7 @@ class Node:
             time.sleep(0.05)
         if facts["sim_pid"] is not None:
             self._simulator = os.pidfd_open(facts["sim_pid"])
+            self.simulator_pid = facts["sim_pid"]
         return facts
 
     def wait_released(self, grants: list[str]) -> None:

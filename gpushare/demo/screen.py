@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from gpushare.demo.live import GREEN, RED, Table, painted
+from gpushare.demo.live import GREEN, RED, YELLOW, Table, painted
 from gpushare.demo.story import Tick
 from gpushare.demo.verdict import Claim, Facts, Tenant, claims_as_json
+from gpushare.demo.verdict import verdict as overall
 from gpushare.text.units import format_size, format_time
 
 PHASES = {
@@ -72,13 +73,15 @@ def _row(tenant: Tenant, tick: Tick) -> list[str]:
 
 
 def verdict(claims: list[Claim]) -> None:
-    """Prints each claim with its measurement, and PASS or FAIL."""
+    """Prints each claim with its measurement, and PASS, FAIL, or BUSY where the machine kept some from being judged."""
     print("\nverdict")
+    words = {"pass": painted("PASS", GREEN), "fail": painted("FAIL", RED), "busy": painted("BUSY", YELLOW)}
     for claim in claims:
-        print(f"  {painted('ok  ', GREEN) if claim.ok else painted('FAIL', RED)}  {claim.claim}: {claim.measured}")
-    passed = all(claim.ok for claim in claims)
-    result = painted("PASS", GREEN) if passed else painted("FAIL", RED)
-    print(f"\n{result}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
+        word = painted("ok  ", GREEN) if claim.ok else words["busy" if claim.why_not else "fail"]
+        print(f"  {word}  {claim.claim}: {claim.measured}{f' ({claim.why_not})' if claim.why_not else ''}")
+    held, unjudged = sum(claim.ok for claim in claims), sum(not claim.ok and bool(claim.why_not) for claim in claims)
+    more = f", {unjudged} cannot be judged on a machine as busy as this: run it again on a quieter one"
+    print(f"\n{words[overall(claims)]}: {held} of {len(claims)} claims hold{more if unjudged else ''}")
 
 
 def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gpushare.text.units import format_size, format_time
 
@@ -12,6 +12,9 @@ RECLAIM_MS = 20.0  # one lease
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
 PIECE_BYTES = 16 << 20  # the borrower allocates its 6 GiB in pieces of this size, so that it gets close to its limit
+
+
+Verdict = Literal["pass", "fail", "busy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +53,25 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim of the demo, whether it held, and its measurement."""
+    """One claim of the demo, whether it held, and its measurement. `why_not`: why a measurement that does not bear the
+    claim out says nothing against it either; empty: it does."""
 
     claim: str
     ok: bool
     measured: str
+    why_not: str = ""
+
+
+def verdict(claims: Sequence[Claim]) -> Verdict:
+    """Of all claims: `busy` where some could not be judged, and no other failed."""
+    if any(not claim.ok and not claim.why_not for claim in claims):
+        return "fail"
+    return "pass" if all(claim.ok for claim in claims) else "busy"
 
 
 def claims_as_json(claims: Sequence[Claim]) -> dict[str, Any]:
     """The claims and the verdict for `--json`."""
-    return {"verdict": "pass" if all(claim.ok for claim in claims) else "fail", "claims": [*map(asdict, claims)]}
+    return {"verdict": verdict(claims), "claims": [*map(asdict, claims)]}
 
 
 def claims(facts: Facts) -> list[Claim]:

@@ -60,7 +60,7 @@ WRITABLE = Check(
     "The daemon runs as root: any user who can change what it reads or starts can become root.",
 )
 
-UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+UNITS = advice.UNITS
 _CONFIG = Path("/etc/gpushare")
 
 

@@ -84,9 +84,16 @@ def refuse_while_daemon_runs(where: paths.Layout) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RefusedError(f"a daemon runs in {where.run}: stop it first; nothing is removed") from None
+        raise RefusedError(f"a daemon runs in {where.run}: {_stop(where)} first; nothing is removed") from None
     finally:
         os.close(descriptor)
+
+
+def _stop(where: paths.Layout) -> str:
+    try:
+        return f"stop it (`kill {Client(str(where.socket)).node()['pid']}`)"
+    except GpushareError:
+        return "stop it"
 
 
 def remove_run_files(where: paths.Layout) -> None:

@@ -13,6 +13,8 @@ class DemoCommand(Command):
 
     Runs real containers under runc on this machine's device, or on a simulated one if there is no NVIDIA driver, and
     checks shares, lending, reclaim and limits. Needs root; leaves nothing behind. Exit status 0 if all claims hold.
+    With `--scenario teams` a phase in which other programs keep the processors busy is measured again, up to three
+    times in all; what cannot be judged then makes the verdict BUSY.
     """
 
     examples = (

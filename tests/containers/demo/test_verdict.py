@@ -42,7 +42,9 @@ SCHEMA = _object(
     verdict={"enum": ["pass", "fail"]},
     claims={
         "type": "array",
-        "items": _object(claim={"type": "string"}, ok={"type": "boolean"}, measured={"type": "string"}),
+        "items": _object(
+            claim={"type": "string"}, ok={"type": "boolean"}, measured={"type": "string"}, why_not={"type": "string"}
+        ),
     },
 )
 

@@ -81,6 +81,17 @@ def test_a_service_is_managed_by_what_runs_here(monkeypatch):
         assert advice.service("restart", "docker", "by hand") == said
 
 
+def test_the_daemon_is_started_by_what_starts_it_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(advice.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(advice, "UNITS", (str(tmp_path),))
+    monkeypatch.setattr(advice, "systemd_runs", lambda: True)
+    assert advice.daemon() == "`gpushare daemon`"
+    (tmp_path / "gpushare.service").touch()
+    assert advice.daemon() == "`systemctl start gpushare`"
+    monkeypatch.setattr(advice, "systemd_runs", lambda: False)
+    assert advice.daemon() == "`gpushare daemon`"
+
+
 def test_a_library_of_an_extra_is_installed_for_the_python_that_runs(monkeypatch):
     said = str(extra.missing(ImportError("No module named grpc"), "nomad"))
     assert said.endswith(f"{sys.executable} -m pip install 'gpushare-node[nomad]'") and "grpc" in said
