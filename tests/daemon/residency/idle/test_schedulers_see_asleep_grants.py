@@ -75,7 +75,7 @@ def test_commands_metrics_and_the_dashboard(daemon, client, asleep):
     assert "device 0 has 7.75GiB for grants that may borrow: 7.75GiB of suspended" in daemon.cli_here("devices").stdout
     shown = client.text("/metrics")
     assert re.search(rf'gpushare_grant_state{{grant="{one.id}",[^}}]*state="asleep"}} 1\n', shown)
-    assert f'gpushare_device_memory_asleep_bytes{{gpu_uuid="{device(client)["id"]}"}} {ROOM}\n' in shown
+    assert f'gpushare_device_memory_asleep_bytes{{gpu="0",gpu_uuid="{device(client)["id"]}"}} {ROOM}\n' in shown
     grant = client.grant(one.id)
     assert (rows.grant(grant)["phase"], rows.grant(grant)["devices"][0]["memory_hosted"]) == ("suspended", MOVABLE)
     assert rows.device(device(client), None, [grant])["asleep"] == ROOM
