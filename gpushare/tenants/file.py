@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from gpushare.api.tenants import TENANT_NAME, TenantPolicy
+from gpushare.api.tenants import TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.text import toml
+from gpushare.text import names, toml
 
-_NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
 _FORM = "tenants are written as [tenants.NAME]"
 
@@ -40,15 +39,6 @@ class Policies:
         return _place(self.file, name, message)
 
 
-def check_name(name: str) -> str:
-    """The name itself. Raises UsageError for one that no tenant can have."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
-        )
-    return name
-
-
 def read(path: Path) -> Policies:
     """The policies in the file; empty where there is no file. Raises UsageError with the file and the line."""
     try:
@@ -66,7 +56,7 @@ def read(path: Path) -> Policies:
 
 def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
     try:
-        check_name(name)
+        names.tenant(name)
     except UsageError as error:
         raise UsageError(f"{file.place('tenants', name)}: {error}") from None
     if not isinstance(table, dict):
