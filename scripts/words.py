@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 INNER = re.compile(r"\b(milli|rungs?|leases?|leased|scavengers?|scavenged)\b", re.IGNORECASE)
 PAGES = ("README*.md", "docs/index.md", "docs/start/*.md", "docs/guides/**/*.md")
-PRODUCT = ("gpushare/**/*.py", "gpushare/dashboard/page/*.html")
+PRODUCT = ("gpushare/**/*.py", "gpushare/dashboard/page/*.html", "gpushare/dashboard/page/*.js")
 NOT_MESSAGES = (
     *("gpushare/daemon/http/metrics.py", "gpushare/daemon/http/device_metrics.py", "gpushare/daemon/http/routes.py"),
     "gpushare/adapters/",
@@ -20,6 +20,8 @@ INSIDE = ("debug",)
 """Functions that print the inside."""
 NAMES = {"events": ("lease",)}
 """Names of fields and kinds that the help of a verb lists."""
+_QUOTED = re.compile(r'"([^"]*)"')
+"""Of a script: templates are for names and numbers."""
 _FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 _NOT_PROSE = re.compile(r"<!--.*?-->|`[^`\n]*`|\]\([^)\s]*\)", re.DOTALL)
 
@@ -50,10 +52,11 @@ def in_messages() -> Iterator[str]:
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(NOT_MESSAGES):
             continue
-        if path.suffix != ".py":
-            found = [(number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+        lines = list(enumerate(path.read_text().splitlines(), 1))
+        if path.suffix == ".js":
+            found = [(number, text) for number, line in lines for text in _QUOTED.findall(line) if " " in text]
         else:
-            found = list(_texts(ast.parse(path.read_text())))
+            found = list(_texts(ast.parse(path.read_text()))) if path.suffix == ".py" else lines
         for number, text in found:
             for word in INNER.findall(text):
                 yield f"{name}:{number} says {word}"

@@ -12,7 +12,9 @@ from gpushare.api.types import Placement, Quantity
 ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
 ACCOUNT_MAX = 256
 ACCOUNT_NUMBER_MAX = (1 << 32) - 2  # the last one means nobody in the kernel's calls
-TENANT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}$"
+_FIRST, _NEXT = r"[^\x00-/:-`{-\xa9]", r"[^\x00-,/:-^`{-\xa9]"
+TENANT_NAME = rf"^{_FIRST}{_NEXT}{{0,62}}(/{_FIRST}{_NEXT}{{0,62}}){{0,7}}$"
+"""What JSON Schema can say of it; gpushare.text.names says what it may be."""
 FILE = "file"
 SOURCE = r"^(file|adapter:[a-z0-9][a-z0-9._-]{0,62})$"
 

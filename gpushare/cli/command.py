@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.parser import Example, Parser
 from gpushare.errors import UsageError
+from gpushare.text import width
 from gpushare.text.printable import printable
 from gpushare.text.units import parse_memory
 
@@ -143,12 +144,13 @@ def say_each(lines: Iterable[str]) -> None:
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:
     """Prints columns as wide as needed; numbers are right-aligned."""
     columns = [[title, *(printable(str(row[i])) for row in rows)] for i, title in enumerate(titles)]
-    forms = []
-    for i, column in enumerate(columns):
-        right = bool(rows) and all(_numeric(row[i]) for row in rows)
-        forms.append(f"{{:{'>' if right else '<'}{max(map(len, column))}}}")
-    form = "  ".join(forms).format
-    print("\n".join(form(*line).rstrip() for line in zip(*columns, strict=True)), file=out or sys.stdout)
+    right = [bool(rows) and all(_numeric(row[i]) for row in rows) for i in range(len(titles))]
+    wide = [max(map(width.columns, column)) for column in columns]
+    cells = [
+        [width.padded(cell, size, right=number) for cell in column]
+        for column, size, number in zip(columns, wide, right, strict=True)
+    ]
+    print("\n".join("  ".join(line).rstrip() for line in zip(*cells, strict=True)), file=out or sys.stdout)
 
 
 def _numeric(cell: object) -> bool:

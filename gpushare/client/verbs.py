@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from gpushare.errors import GoneError, GpushareError, LaterError, MakingRoomError, UsageError
+from gpushare.text.names import composed
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -23,12 +24,13 @@ _PAUSES = 0.05, 2.0
 
 def segment(name: str) -> str:
     """A name as a segment of a target."""
-    return quote(name, safe="", errors="surrogateescape")
+    return quote(composed(name), safe="", errors="surrogateescape")
 
 
 def query_of(given: Mapping[str, object]) -> str:
     """The query of a target."""
-    return urlencode(given, errors="surrogateescape")
+    typed = {key: composed(value) if isinstance(value, str) else value for key, value in given.items()}
+    return urlencode(typed, errors="surrogateescape")
 
 
 def encoded(body: Any) -> bytes:

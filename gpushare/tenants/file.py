@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from gpushare.api.tenants import TENANT_NAME, TenantPatch, TenantPolicy
+from gpushare.api.tenants import TenantPatch, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.text import toml
+from gpushare.text import names, toml
 from gpushare.text.units import format_time, parse_node_time, parse_size
 
-_NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
 TIMES = ("time", "time_limit")
 """In the file these are texts, with a unit."""
@@ -44,15 +43,6 @@ class Policies:
         return _place(self.file, name, message)
 
 
-def check_name(name: str) -> str:
-    """The name itself. Raises UsageError for one that no tenant can have."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
-        )
-    return name
-
-
 def read(path: Path) -> Policies:
     """The policies in the file; empty where there is no file. Raises UsageError with the file and the line."""
     try:
@@ -70,7 +60,7 @@ def read(path: Path) -> Policies:
 
 def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
     try:
-        check_name(name)
+        names.tenant(name)
     except UsageError as error:
         raise UsageError(f"{file.place('tenants', name)}: {error}") from None
     if not isinstance(table, dict):

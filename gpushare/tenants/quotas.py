@@ -12,6 +12,7 @@ from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.grants import admission
 from gpushare.policy.grants.spread import Placement
 from gpushare.tenants import file
+from gpushare.text import names
 from gpushare.text.units import (
     IDLE_SECONDS_MAX,
     IDLE_SECONDS_MIN,
@@ -83,7 +84,7 @@ def _in_range(what: str, value: int, low: int, high: int) -> int:
 def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = admission.SMALLEST_MILLI) -> Tenant:
     """The checked tenant. Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's,
     which is the limit of a tenant without one. `smallest`: smallest share that can be served."""
-    file.check_name(name)
+    names.tenant(name)
     time = _quantity(name, "time", _node_time, policy.time)
     if time > capacity_time:
         raise RefusedError(

@@ -13,6 +13,7 @@ from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung
+from gpushare.text import names
 from gpushare.text.units import IDLE_SECONDS_MAX, IDLE_SECONDS_MIN, milli_of, parse_memory
 
 TTL_SECONDS_MAX = 86400
@@ -43,6 +44,7 @@ class Asked:
     def of(cls, request: GrantRequest, policy: Policy) -> "Asked":
         """Reads a request. `policy`: the node's. By default time is taken back from every grant, and memory is asked
         back from one that borrows it. Raises UsageError for a value that makes no sense."""
+        request = msgspec.structs.replace(request, tenant=names.composed(request.tenant))
         borrow, grace, idle = request.borrow_memory, request.grace_seconds, request.idle_after_seconds
         grace = policy.grace_ns / 1e9 if grace is None else max(0, min(grace, GRACE_SECONDS_MAX))
         rung = reclaim.rung_of(request.max_rung) if request.max_rung is not None else None

@@ -21,6 +21,7 @@ from gpushare.policy.grants.spread import Placement
 from gpushare.policy.residency.pool import TenantLimit
 from gpushare.tenants import file, quotas
 from gpushare.tenants.quotas import BUILT_IN, DEFAULT, Capacity, Tenant
+from gpushare.text import names
 
 
 class Tenants:
@@ -116,7 +117,7 @@ class Tenants:
             while above is not None:
                 found[above].append(name)
                 above = self._parents.get(above)
-        return {name: tuple(names) for name, names in found.items()}
+        return {name: tuple(family) for name, family in found.items()}
 
     def admission(self) -> dict[str, admission.Tenant]:
         """Tenants by name, as admission takes them: guarantees exclude those of the tenants below."""
@@ -149,6 +150,7 @@ class Tenants:
 
     def __getitem__(self, name: str) -> Tenant:
         """The tenant. Raises NotFoundError, which lists the names there are."""
+        name = names.composed(name)
         if name == DEFAULT:
             return self._default
         if name in self._found:
@@ -158,7 +160,7 @@ class Tenants:
 
     def members(self, peer: Peer, name: str) -> tuple[tuple[int | str, ...], tuple[int | str, ...]] | None:
         """Users and groups that may name the tenant; None where no lookup is needed."""
-        tenant = self._found.get(name)
+        tenant = self._found.get(names.composed(name))
         if tenant is None or peer.is_root or peer.uid in tenant.users or not (tenant.users or tenant.groups):
             return None
         return tenant.users, tenant.groups
@@ -187,7 +189,7 @@ class Tenants:
     def change(self, name: str, patch: TenantPatch) -> tuple[TenantPolicy | None, TenantPolicy]:
         """Changes what the patch names, of the tenant as the file has it, or makes it. Returns the policy that was in
         force, None where there was no such entry, and the one that is now. Raises UsageError or RefusedError."""
-        self._check_owner(file.check_name(name), quotas.check_source(name, patch.source))
+        self._check_owner(names.tenant(name), quotas.check_source(name, patch.source))
         before = self._found.get(name)
         written, policy = file.patched(self._path, name, patch)
         if before is not None and written is None:

@@ -24,7 +24,7 @@ const COLUMNS = [
   { title: "Asked", right: true, sort: by("asked") }, { title: "Entitled", right: true, sort: by("entitled"), hint: "what it should get now" },
   { title: "Got", right: true, sort: lately, hint: "in the last second; 100% is one device" },
   { title: "Borrowed", right: true, sort: by("borrowed") }, { title: "Lent", right: true, sort: by("lent") },
-  { title: "Waited", right: true, sort: by("waited"), hint: "of the last second, without a lease" },
+  { title: "Waited", right: true, sort: by("waited"), hint: "of the last second, for its turn" },
   { title: "Memory", sort: by("memory"), hint: "held, of the limit" }, { title: "Got lately", hint: "since this page is open" },
 ];
 

@@ -297,7 +297,7 @@ def test_accounts_that_can_exist_are_taken():
 
 
 @pytest.mark.parametrize(
-    "name", ["a" * 200, "a\tb", "\u202ea", "A", "a//b", "/a", "a/", ".", "..", "a b", "\u00e4", "a\x7f"]
+    "name", ["a" * 200, "a\tb", "\u202ea", "A", "a//b", "/a", "a/", ".", "..", "a b", "\u00c4", "a\x7f"]
 )
 def test_names_that_no_tenant_can_have(client, name):
     for call in (lambda: client.set_tenant(name, {}), lambda: client.remove_tenant(name)):

@@ -25,6 +25,7 @@ VALUES = re.compile(
     "are elsewhere|is built in|too little|give .* to |printable|no number as its size|no pid of a container|"
     "cannot be read|cannot be edited|config.json|bundle|is too small|is no tenant: make it first|is below it$|"
     "is on level|another than its name says|what no other is guaranteed|has a uid of its own|is taken twice|"
+    "is not a name: |"
     "idle_memory lend is for grants|leave idle_memory or in_turn out|none of it on loan: ask for one device"
 )
 

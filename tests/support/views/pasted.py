@@ -15,28 +15,15 @@ RELEASE = "the files of a release: make test-release installs and upgrades to th
 DOCKER = "Docker's daemon: tests/engines does the same where Docker 25 or later is installed"
 CLUSTER = "a cluster"
 NOT_RUN = {
-    "README.ja.md": {
-        "make demo ": "README.md has the same",
-        ".venv/bin/gpushare demo": "README.md has the same",
-        "sudo python3 -m venv": "README.md has the same",
-        "gpushare run": "README.md has the same",
-    },
+    "README.ja.md": {"": "README.md has the same"},
     "README.md": {
         "make demo ": "a clone, and minutes: tests/containers/demo plays the scenario",
         ".venv/bin/gpushare demo": "a minute: tests/containers/demo plays the scenario",
         "sudo python3 -m venv": CLONE,
     },
     "docs/guides/troubleshooting/symptoms.md": {"gpushare ps\n": "a node whose daemon is away: tests/daemon/cli"},
-    "docs/start/crio.md": {
-        "sudo gpushare runtime configure --engine crio --restart": "CRI-O and " + CLUSTER,
-        "sudo gpushare runtime configure --engine crio --nri": "CRI-O and systemd",
-    },
-    "docs/start/docker.md": {
-        "docker run --rm --device gpushare.dev/gpu=any": DOCKER,
-        "sudo gpushare runtime configure": DOCKER,
-        "docker run --rm --runtime": DOCKER,
-        "id=$(gpushare grant create": DOCKER,
-    },
+    "docs/start/crio.md": {"": "CRI-O, and " + CLUSTER},
+    "docs/start/docker.md": {"": DOCKER},
     "docs/start/index.md": {"sudo python3 -m venv": CLONE},
     "docs/start/index.ja.md": {
         "sudo python3 -m venv": CLONE,
@@ -47,29 +34,21 @@ NOT_RUN = {
         "sudo apt install ./gpushare_*_amd64.deb ": RELEASE,
         "sudo apt install ./gpushare_*_amd64.deb\n": RELEASE,
     },
-    "docs/start/k3s.md": {
-        "sudo gpushare runtime configure": "k3s: tests/engines does it to the files that k3s writes",
-        "sudo gpushare runtime unconfigure": "k3s: tests/engines does it to the files that k3s writes",
-    },
-    "docs/start/kubernetes.md": {
-        "kubectl label node NODE gpushare.dev/node=true\nkubectl apply -f packaging/kubernetes/dra": CLUSTER,
-        "kubectl label node NODE gpushare.dev/node=true\nkubectl apply -f packaging/kubernetes/dev": CLUSTER,
-    },
-    "docs/start/nomad.md": {"pip install": "a package of PyPI, and Nomad"},
+    "docs/start/k3s.md": {"": "k3s: tests/engines does it to the files that k3s writes"},
+    "docs/start/kubernetes.md": {"": CLUSTER},
+    "docs/start/nomad.md": {"": "a package of PyPI, and Nomad"},
     "docs/start/process.md": {
         "gpushare run --memory 1GiB --time 50% -- setpriv": "a program of a reader that uses the device",
         "export LIB=": "a program of a reader that uses the device",
         "gpushare run --memory 1GiB --time 50% -- bwrap": "a program of a reader, and bubblewrap",
         "gpushare run --memory 8GiB --time 30% -- python train.py": "a program of a reader",
     },
-    "docs/start/ray.md": {"export RAY_RUNTIME_ENV_PLUGINS": "Ray: make test-ray does the same"},
-    "docs/start/rke2.md": {
-        "sudo gpushare runtime configure": "RKE2: tests/engines does it to the files that RKE2 writes",
-        "sudo gpushare runtime unconfigure": "RKE2: tests/engines does it to the files that RKE2 writes",
-    },
+    "docs/start/ray.md": {"": "Ray: make test-ray does the same"},
+    "docs/start/rke2.md": {"": "RKE2: tests/engines does it to the files that RKE2 writes"},
     "docs/start/slurm.md": {"sbatch ": "a job of a reader: tests/slurm submits such jobs"},
 }
-"""What a block needs that a test of the pages does not have, by its page and how its commands begin."""
+"""What a block needs that a test of the pages does not have, by its page and how its commands begin; "": all blocks of
+the page."""
 
 _PROMPT = re.compile(r"^[$#] ")
 # What is another one each time. A page shows one of them.
