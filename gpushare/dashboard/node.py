@@ -15,6 +15,7 @@ from gpushare.dashboard.readers import encoded
 from gpushare.dashboard.sources import Source
 from gpushare.dashboard.tunnel import Tunnel
 from gpushare.errors import GpushareError
+from gpushare.text import sentences
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +224,7 @@ class Node:
 
     async def _receipts(self) -> None:
         found = await self.client.call("GET", f"/v1/events?limit={_EVENTS}")
+        self._publish("waits", sentences.waits(found["events"]))
         self._publish("receipts", rows.receipts(found["events"]))
 
     async def _facts(self) -> None:

@@ -92,7 +92,7 @@ def shown(found: Sequence[Answer], missing: Sequence[Any], question: Question) -
             for one in by_team
         ],
         "total": [*cells(whole).values()],
-        "periods": _periods(found, by_team, parents, asked, unit),
+        "periods": _periods(found, by_team, parents, asked),
         "idle": _idle(found, spent, asked),
         "devices": bill.devices(spent, asked.prices),
         "currency": asked.prices.currency if asked.prices else "",
@@ -109,9 +109,7 @@ def _spent(parts: Any) -> dict[str, int]:
     return found
 
 
-def _periods(
-    found: Sequence[Answer], by_team: Sequence[teams.Team], parents: Any, asked: Asked, unit: amounts.Unit
-) -> list[Any]:
+def _periods(found: Sequence[Answer], by_team: Sequence[teams.Team], parents: Any, asked: Asked) -> list[Any]:
     """A row for each period, with what the teams used in it in the order of `by_team`."""
     spent: dict[int, list[Any]] = {}
     rows: dict[int, list[Any]] = {}
@@ -121,6 +119,7 @@ def _periods(
         for row in answer.usage["rows"]:
             rows.setdefault(row["begins_ns"], []).append(row)
     tops = [one.name for one in by_team if one.level == 0]
+    unit = amounts.unit(max(bill.used(bill.added(rows.get(at, []))), _spent(spent[at])["idle_ns"]) for at in spent)
     shown = []
     for begins, parts in sorted(spent.items()):
         devices, here = _spent(parts), rows.get(begins, [])
