@@ -119,7 +119,7 @@ class Node:
         async for event in self.client.follow():
             match event["type"], event["kind"]:
                 case "away", _:
-                    await self._is_away(self._explained(event["object"]["why"]))
+                    await self._is_away(self.explained(event["object"]["why"]))
                 case "listed", _:
                     self._rv = event["rv"]
                     self._show_grants({grant["id"]: grant for grant in event["object"]})
@@ -142,7 +142,7 @@ class Node:
     def _show_away(self, why: str) -> None:
         self._publish("state", {"away": why, "since_ns": self._away_ns})
 
-    def _explained(self, why: str) -> str:
+    def explained(self, why: str) -> str:
         """Returns why the daemon does not answer. `why`: the client's error for the socket that it uses."""
         if self._tunnel_why:
             return self._tunnel_why

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare.dashboard.node import Node
-from gpushare.errors import FailedError, GpushareError, UsageError
+from gpushare.errors import FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.paths import PRICES
 from gpushare.policy.usage import bill, teams
 from gpushare.policy.usage.bill import Asked
@@ -49,7 +49,8 @@ async def answers(nodes: Sequence[Node], question: Question) -> tuple[list[Answe
         if isinstance(one, Answer):
             good.append(one)
         elif isinstance(one, GpushareError):
-            missing.append({"node": node.source.name, "why": str(one)})
+            why = node.explained(str(one)) if isinstance(one, UnreachableError) else str(one)
+            missing.append({"node": node.source.name, "why": why})
         else:
             raise one
     return good, missing
