@@ -15,6 +15,7 @@ from gpushare.dashboard.readers import encoded
 from gpushare.dashboard.sources import Source
 from gpushare.dashboard.tunnel import Tunnel
 from gpushare.errors import GpushareError
+from gpushare.text import sentences
 
 if TYPE_CHECKING:
     from gpushare.client import types
@@ -123,7 +124,7 @@ class Node:
         """Follows the watch. Raises GpushareError if the daemon answers but refuses."""
         async for event in self.client.follow():
             if event["type"] == "away":
-                await self._is_away(self._explained(event["object"]["why"]))
+                await self._is_away(self.explained(event["object"]["why"]))
             elif event["type"] == "listed":
                 self._rv = event["rv"]
                 self._show_grants({grant["id"]: grant for grant in event["object"]})
@@ -146,7 +147,7 @@ class Node:
     def _show_away(self, why: str) -> None:
         self._publish("state", {"away": why, "since_ns": self._away_ns})
 
-    def _explained(self, why: str) -> str:
+    def explained(self, why: str) -> str:
         """Returns why the daemon does not answer. `why`: the client's error for the socket that it uses."""
         if self._tunnel_why:
             return self._tunnel_why
@@ -228,6 +229,7 @@ class Node:
 
     async def _receipts(self) -> None:
         found = await self.client.call("GET", f"/v1/events?limit={_EVENTS}")
+        self._publish("waits", sentences.waits(found["events"]))
         self._publish("receipts", rows.receipts(found["events"]))
 
     async def _facts(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare.dashboard.node import Node
-from gpushare.errors import FailedError, GpushareError, UsageError
+from gpushare.errors import FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.paths import PRICES
 from gpushare.policy.usage import bill, teams
 from gpushare.policy.usage.bill import Asked
@@ -49,7 +49,8 @@ async def answers(nodes: Sequence[Node], question: Question) -> tuple[list[Answe
         if isinstance(one, Answer):
             good.append(one)
         elif isinstance(one, GpushareError):
-            missing.append({"node": node.source.name, "why": str(one)})
+            why = node.explained(str(one)) if isinstance(one, UnreachableError) else str(one)
+            missing.append({"node": node.source.name, "why": why})
         else:
             raise one
     return good, missing
@@ -93,7 +94,7 @@ def shown(found: Sequence[Answer], missing: Sequence[Any], question: Question) -
             for one in by_team
         ],
         "total": [*cells(whole).values()],
-        "periods": _periods(found, by_team, parents, asked, unit),
+        "periods": _periods(found, by_team, parents, asked),
         "idle": _idle(found, spent, asked),
         "devices": bill.devices(spent, asked.prices),
         "currency": asked.prices.currency if asked.prices else "",
@@ -110,9 +111,7 @@ def _spent(parts: Any) -> dict[str, int]:
     return found
 
 
-def _periods(
-    found: Sequence[Answer], by_team: Sequence[teams.Team], parents: Any, asked: Asked, unit: amounts.Unit
-) -> list[Any]:
+def _periods(found: Sequence[Answer], by_team: Sequence[teams.Team], parents: Any, asked: Asked) -> list[Any]:
     """A row for each period, with what the teams used in it in the order of `by_team`."""
     spent: dict[int, list[Any]] = {}
     rows: dict[int, list[Any]] = {}
@@ -122,6 +121,7 @@ def _periods(
         for row in answer.usage["rows"]:
             rows.setdefault(row["begins_ns"], []).append(row)
     tops = [one.name for one in by_team if one.level == 0]
+    unit = amounts.unit(max(bill.used(bill.added(rows.get(at, []))), _spent(spent[at])["idle_ns"]) for at in spent)
     shown = []
     for begins, parts in sorted(spent.items()):
         devices, here = _spent(parts), rows.get(begins, [])

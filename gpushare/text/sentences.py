@@ -1,5 +1,7 @@
 """Receipts, attempts and findings of the node API as sentences, for the command line and the dashboard."""
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +11,7 @@ from gpushare.text.reasons import refused_in_words
 from gpushare.text.units import format_size, format_time
 
 _DAY = "%Y-%m-%d %H:%M:%S"
+_WAITED_NS = 1000
 
 
 def clock(at_ns: int, form: str = "%H:%M:%S.%f") -> str:
@@ -61,6 +64,32 @@ def event(event: Any) -> str:
         why.append(f"{share}, had {format_time(event['had_milli'])}")
     reasons = f": {'; '.join(why)}" if why else ""
     return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{reasons}"
+
+
+def waits(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """What waits (receipts of kind `lease` or `left`) come to: a sentence for each tenant and device, the longest wait
+    first. A wait below a microsecond does not count: the device was free."""
+    ended = [one for one in events if one["kind"] in ("lease", "left") and one["wait_ns"] >= _WAITED_NS]
+    found: dict[tuple[str, int], list[Any]] = {}
+    for one in ended:
+        found.setdefault((one["tenant"] or "a tenant that is gone", one["device"]), []).append(one)
+    span = max((one["at_ns"] for one in ended), default=0) - min((one["at_ns"] for one in ended), default=0)
+    rows = [
+        {"tenant": tenant, "longest_ns": max(one["wait_ns"] for one in own), "text": _waited(own, device, span)}
+        for (tenant, device), own in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["longest_ns"], row["tenant"], row["text"]))
+
+
+def _waited(own: list[Any], device: int, span_ns: int) -> str:
+    longest, whole = (ms(take(one["wait_ns"] for one in own)) for take in (max, sum))
+    times = f"{len(own)} times in {span_ns / 1e9:.1f} s, {longest} at most, {whole} together" if own[1:] else longest
+    before = Counter((one["other_tenant"], one["rule"]) for one in own if one["other_tenant"]).most_common(1)
+    if not before:
+        return f"waited for device {device}: {times}"
+    (other, rule), _ = before[0]
+    why = f", until: {rules.LEASE[rule]}" if rule in rules.LEASE else ""
+    return f"waited for device {device}: {times}; {'mostly ' if own[1:] else ''}{other} had it before{why}"
 
 
 def attempt(attempt: Any) -> str:

@@ -60,7 +60,7 @@ def pictures(daemon: Daemon) -> list[Path]:
         for scheme in ("light", "dark"):
             size = {"width": 1000, "height": 760}
             with opened(browser, board.url, color_scheme=scheme, viewport=size) as page:
-                page.locator("#receipt-list li").first.wait_for()
+                page.locator("#wait-list li").first.wait_for()
                 page.locator("#device-tenants li").first.wait_for()
                 time.sleep(8)  # several samples of the last second
                 path = PICTURES / f"dashboard-{scheme}.png"

@@ -134,6 +134,8 @@ def test_work_is_shown(node, browser):
             expect(
                 page.locator("#device-list article").first.locator("[aria-label*='guaranteed']").first
             ).to_have_attribute("aria-label", re.compile(r"\d\d% guaranteed"), timeout=30_000)
+            expect(page.locator("#wait-list li").first).to_contain_text(" waited for device 0: ")
+            page.get_by_text("Each of them").click()
             expect(page.locator("#receipt-list li").first).to_contain_text(" served after ")
             expect(page.locator("#device-tenants bdi")).to_have_count(2, timeout=90_000)
             # A tenant has one colour wherever it is named.

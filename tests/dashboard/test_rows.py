@@ -5,6 +5,8 @@ import pytest
 from gpushare.dashboard import rows
 from gpushare.dashboard.sources import Source, parse
 from gpushare.paths import DEFAULT_SOCKET
+from gpushare.policy.usage import bill, teams
+from gpushare.text import sentences
 
 MINUTE = 60 * 10**9
 
@@ -47,3 +49,60 @@ def test_nothing_is_recorded_of_a_ledger_that_is_empty():
 def test_where_a_node_is(text, source):
     found = parse(text)
     assert (found.name, str(found.socket), found.host) == (source.name, str(source.socket), source.host)
+
+
+def waited(at, tenant, device, ms, other=None, rule="wake", kind="lease"):
+    return {
+        **{"at_ns": at * 10**9, "kind": kind, "tenant": tenant, "device": device, "wait_ns": int(ms * 1e6)},
+        **{"other_tenant": other, "rule": rule},
+    }
+
+
+def test_waits_in_words():
+    events = [
+        waited(1, "a", 0, 2, "b"),
+        waited(2, "a", 0, 3, "b"),
+        waited(3, "a", 0, 1, "c"),
+        waited(5, "a", 1, 7, kind="left"),
+        waited(5, "b", 0, 0.0005),
+        waited(9, "b", 0, 900, kind="revoke"),
+    ]
+    assert [row["text"] for row in sentences.waits(events)] == [
+        "waited for device 1: 7.000 ms",
+        "waited for device 0: 3 times in 4.0 s, 3.000 ms at most, 6.000 ms together; mostly b had it before, until: "
+        "a grant with guaranteed time woke",
+    ]
+    assert sentences.waits([]) == []
+
+
+def row(tenant, hours, **more):
+    return {"tenant": tenant, "guaranteed_ns": hours * 3600 * 10**9, **more}
+
+
+def test_teams_have_what_is_below_them():
+    """By the parents that there are now; of a tenant that is gone, by its name."""
+    rows_ = [row("ml", 1), row("ml/bob", 2), row("gone/x/y", 4), row("guest", 3), row("ml/bob", 5)]
+    found = teams.tree(rows_, {"guest": "ml", "ml": None, "ml/bob": "ml"})
+    assert [(one.name, one.level, one.own, bill.used(one.sums) // (3600 * 10**9)) for one in found] == [
+        ("ml", 0, False, 11),
+        ("ml", 1, True, 1),
+        ("ml/bob", 1, False, 7),
+        ("guest", 1, False, 3),
+        ("gone", 0, False, 4),
+        ("gone/x", 1, False, 4),
+        ("gone/x/y", 2, False, 4),
+    ]
+    assert teams.tree([row("a", 1)], {"a": "b", "b": "a"})  # never endless
+
+
+def test_idle_time_is_of_those_who_were_guaranteed_it():
+    tenants = [
+        {"name": "ml", "parent": None, "guarantee": {"time": 1000}},
+        {"name": "ml/bob", "parent": "ml", "guarantee": {"time": 500}},
+        {"name": "x", "parent": None, "guarantee": {"time": 1000}},
+    ]
+    spent = {"wall_ns": 2000, "idle_ns": 701}
+    rows_ = [{"tenant": "ml/bob", "guaranteed_ns": 600, "lent_ns": 100}, {"tenant": "x", "guaranteed_ns": 900}]
+    assert teams.unused(tenants, 2000, rows_, spent) == {"ml": 526, "x": 175}
+    assert teams.unused([], 2000, [], spent) == {"": 701}
+    assert teams.unused(tenants, 2000, [], {"wall_ns": 0, "idle_ns": 0}) == {}

@@ -23,7 +23,9 @@ async def usage(
     UsageError or FailedError."""
     since, until, end = _moments(since, until)
     if bool(cuts) != (by == "period"):
-        raise UsageError("cuts says where periods begin: give it with by=period, and not without")
+        raise UsageError(
+            "cuts is out of range: by=period needs moments at which periods begin, and other ways have none"
+        )
     span = Span(since, end, tenant, cuts)
     found = await asyncio.to_thread(ledger.usage, by, span)
     whole = (by, found)

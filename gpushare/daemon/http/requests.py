@@ -135,10 +135,10 @@ def ascending(request: web.Request, name: str, most: int) -> tuple[int, ...]:
     parts = request.query.get(name, "").split(",", most) if name in request.query else []
     for part in parts:
         if not part.isascii() or not part.isdecimal() or len(part) > 19 or int(part) >= 1 << 62:
-            raise UsageError(f"{name} has {part[:40]!r}: give at most {most} numbers with commas between them")
+            raise UsageError(f"{name} is out of range: {part[:40]!r} is not a number below 2^62")
     found = tuple(map(int, parts))
     if len(found) > most or any(one >= other for one, other in itertools.pairwise(found)):
-        raise UsageError(f"{name}: give at most {most} numbers, each larger than the one before")
+        raise UsageError(f"{name} is out of range: give at most {most} numbers, each larger than the one before")
     return found
 
 

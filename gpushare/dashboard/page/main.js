@@ -15,7 +15,7 @@ import * as tenants from "./tenants.js";
 import * as usage from "./usage.js";
 
 const VIEWS = {
-  devices: [devices], tick: [grants], tenants: [tenants], grants: [grants], standing: [sentences], receipts: [sentences],
+  devices: [devices], tick: [grants], tenants: [tenants], grants: [grants], standing: [sentences], receipts: [sentences], waits: [sentences],
   facts: [health], observed: [health], hour: [devices], day: [devices], state: [],
 };
 const ALL = [devices, tenants, grants, usage, sentences, health];

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 # that only root can read.
 _AS_USER = """
 import os, sys, pwd, asyncio.subprocess
-import gpushare.dashboard.main
+import gpushare.cli.prices, gpushare.dashboard.main
 from gpushare.cli.main import entry
 uid = int(sys.argv.pop(1))
 if uid:
