@@ -132,6 +132,29 @@ def test_processes_and_receipts_of_one_grant(lone):
             tenant.kill()
 
 
+def test_memory_leaves_and_comes_back(lending):
+    tenant = lending.spin("1GiB", "25%", idle_memory="lend")
+    try:
+        tenant.tell("alloc 256MiB")
+        (grant,) = (grant["id"] for grant in lending.client.grants())
+
+        async def steps(app, pilot, states):
+            await states(grant)
+            await pilot.press("z", "p")
+            await states(f"{grant} is paused")
+            await states("(suspended) …", "256MiB")
+            assert lending.client.grant(grant)["residency"]["hold"]
+            await pilot.press("z")
+            await states(f"Resume {grant} of default?")
+            await pilot.press("c")
+            await states(f"{grant} is resumed")
+            await soon(lambda: app.grants.rows[0].phase == "active", "it is on its device again")
+
+        drive(lending, steps, size=(160, 30))
+    finally:
+        tenant.kill()
+
+
 def test_a_daemon_that_is_away_and_comes_back(fresh):
     grant = grant_of(fresh)
 
