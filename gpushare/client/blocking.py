@@ -199,7 +199,13 @@ class Absence:
 
     def _comes(self) -> bool:
         """Whether a daemon is being started that will have its socket here: it needs a second for that."""
-        if self._path.exists():
+        try:
+            self._path.stat()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        else:
             return False
         from gpushare.processes import starting  # here, since it is needed only while no daemon answers
 

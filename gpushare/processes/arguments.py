@@ -7,10 +7,10 @@ from pathlib import Path
 
 def of_all() -> Iterator[tuple[int, list[str]]]:
     """Yields the pid and the words of each process."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
             try:
-                words = (Path(entry.path) / "cmdline").read_bytes()
+                words = Path(f"/proc/{name}/cmdline").read_bytes()
             except OSError:  # it has ended
                 continue
-            yield int(entry.name), [os.fsdecode(word) for word in words.split(b"\0")[:-1]]
+            yield int(name), [os.fsdecode(word) for word in words.split(b"\0")[:-1]]

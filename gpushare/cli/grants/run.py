@@ -68,8 +68,8 @@ class RunCommand(Command):
         parser.option(
             "--simulate",
             "NxSIZE",
-            f"on simulated devices of its own, which end with the command (without NxSIZE: {DEVICES}); --memory and"
-            " --time are then all of them if left out. Kernels compute nothing and take a modelled time",
+            "on simulated devices of its own, which end with the command: kernels compute nothing and take a modelled"
+            f" time, --memory and --time may be left out (default: the daemon's devices; without NxSIZE {DEVICES})",
             simulated_devices,
             nargs="?",
             const=DEVICES,
@@ -107,7 +107,7 @@ class RunCommand(Command):
 def _failed(daemon: Client, args: argparse.Namespace, error: GpushareError) -> int:
     """Says why the command did not start. Returns the exit status."""
     status = _status(daemon, error)
-    if isinstance(error, UnreachableError) and not daemon.path.exists():
+    if isinstance(error, UnreachableError) and not is_closed_to_user(daemon.path) and not daemon.path.exists():
         error = UnreachableError(f"{error}. Without a GPU: `gpushare run --simulate -- CMD` needs no daemon")
     if args.json:
         print_json({"error": {"code": error.code, "message": str(error)}, "exit_status": status})

@@ -91,7 +91,7 @@ def test_choices_are_those_of_the_node_api():
         ("grant create --memroy 1GiB --time 30%", "no option '--memroy' here: did you mean --memory?"),
         ("grant create --time 30%", "missing: --memory"),
         ("run --memory 1GiB --tiem 30% -- true", "did you mean --time? (see `gpushare run --help`)"),
-        ("run --memory 1GiB -- true", "give --memory and --time, or --grant ID"),
+        ("run --memory 1GiB -- true", "give --memory and --time, --simulate, or --grant ID"),
         ("run --memory 8 --time 30% -- true", "memory '8' has no unit and would be bytes: write 8GiB or 8MiB"),
         ("run --memory 8GiB --time 50 -- true", "time '50' has no unit: write 50% or 50m (thousandths: 5%)"),
         ("run --memory 8GiB --time 300 -- true", "time '300' has no unit: write 300m (thousandths: 30%)"),
