@@ -7,10 +7,10 @@ from pathlib import Path
 
 def of_all() -> Iterator[tuple[int, list[str]]]:
     """Yields the pid and the words of each process."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
             try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes()
+                words = (entry / "cmdline").read_bytes()
             except OSError:  # it has ended
                 continue
-            yield int(name), [os.fsdecode(word) for word in words.split(b"\0")[:-1]]
+            yield int(entry.name), [os.fsdecode(word) for word in words.split(b"\0")[:-1]]
