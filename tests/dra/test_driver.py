@@ -118,7 +118,7 @@ def test_who_it_belongs_to(site):
     site.daemon.client.set_tenant("labs", {"time": 500})
     site.daemon.client.set_tenant("ns", {"time": 500})
     try:
-        classy = share_of(site, 0, name="a", config=[opaque("FromClass", tenant="labs", timeLimit=600)])
+        classy = share_of(site, 0, name="a", config=[opaque("FromClass", tenant="labs", timeLimit="600m")])
         plain = share_of(site, 1, name="b", config=[opaque("FromClaim", ["gpu"], priority=3, timeLimit="40%")])
         site.kubelet.prepare(classy, plain)
         by_tenant = {grant["tenant"]: grant for grant in site.daemon.client.grants()}
@@ -141,6 +141,7 @@ def test_who_it_belongs_to(site):
             "apiVersion",
         ),
         (opaque("FromClaim", managed=7), "managed"),
+        (opaque("FromClaim", timeLimit=60), "time '60' has no unit: write 60% or 60m"),
     ],
 )
 def test_parameters_that_make_no_sense_are_reported_to_the_pod(site, config, message):

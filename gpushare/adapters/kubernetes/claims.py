@@ -146,8 +146,21 @@ def _read(parameters: Any, source: str, known: Mapping[str, str]) -> Json:
             raise UsageError("a claim names no tenant: its class does, or the tenant is that of its namespace")
         if name not in known:
             raise UsageError(f"parameter {name[:80]!r} is unknown: known are {', '.join(known)}")
-        out[known[name]] = value
+        out[known[name]] = _as_written(name, value)
     return out
+
+
+def _as_written(name: str, value: Any) -> Any:
+    """The node API's form of what a person wrote in a manifest: a time without a unit, which is milli there, is left to
+    be refused, and 4G is decimal as everywhere in Kubernetes."""
+    if name == "timeLimit" and isinstance(value, int):
+        return str(value)
+    if name == "borrowMemory" and isinstance(value, str) and value.endswith(("k", "M", "G", "T")):
+        try:
+            return int(amount(value))
+        except ValueError as error:
+            raise UsageError(f"borrowMemory makes no sense: {error}") from None
+    return value
 
 
 def of_pod(pod: Json) -> Iterator[tuple[str, str]]:
