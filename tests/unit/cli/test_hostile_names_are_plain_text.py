@@ -38,7 +38,7 @@ def test_tables_and_lines(capsys):
 
 
 def test_grants_and_their_notices(capsys):
-    more = {"leases": 0, "memory_borrowed_bytes": 0, "memory_hosted_bytes": 0}
+    more = {"leases": 0, "memory_borrowed_bytes": 0, "memory_hosted_bytes": 0, "memory_refused": None}
     render.grants([grant(EVIL, tenant=EVIL, phase=EVIL, notice=EVIL, **more)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
