@@ -7,7 +7,6 @@ from gpushare.cli.command import Command, add_common, answer, client, say, say_e
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import segment
 from gpushare.errors import UnreachableError, UsageError
-from gpushare.inject.grantdir import own_grant
 
 _number = whole("a number", 0, 10**9 - 1, "give 0 or more")
 
@@ -42,9 +41,12 @@ class WhyCommand(Command):
             if args.idle_holders or args.waiting or args.idle_seconds is not None:
                 raise UsageError("a grant is named: --idle-holders and --waiting are questions about the whole node")
             return _grant(args)
-        if not args.idle_holders and not args.waiting and args.idle_seconds is None and (own := own_grant()):
-            args.grant = own
-            return _own(args)
+        if not args.idle_holders and not args.waiting and args.idle_seconds is None:
+            from gpushare.inject.grantdir import own_grant  # here: it takes 10 ms to import
+
+            if (own := own_grant()) is not None:
+                args.grant = own
+                return _own(args)
         if args.limit is not None:
             raise UsageError("--limit is for the decisions about a grant: name one")
         query = "" if args.idle_seconds is None else f"?idle_seconds={args.idle_seconds}"
