@@ -223,7 +223,14 @@ def test_usage_is_what_the_command_says(node, browser, usage):
             assert download.value.path().read_text() == stdout("usage", *options, "--by", "week", "--format", "csv")
             page.locator("#usage-by").select_option("month")
             expect(page.locator("#usage-periods tbody th")).to_have_text(["2026-11"])
-            assert "by=month" in page.url
+            page.get_by_role("button", name="Copy link").click()
+            expect(page.locator("#usage-said")).to_contain_text("in the address bar")
+            assert "by=month" in page.url and "since=2026-11-02T00%3A00%3A00%2B01%3A00" in page.url
+            assert board.token not in page.url
+            page.reload()
+            expect(rows).to_have_count(5)
+            again = [row.split() for row in rows.evaluate_all("all => all.map(row => row.innerText)")]
+            assert again == shown
 
 
 @pytest.mark.promise("dashboard-port")
