@@ -144,7 +144,7 @@ def waiting(
         count = len(grant["devices"])
         return (
             f"{waits}: it runs only while it has all its {count} devices at once; where its processes do not wait for"
-            f" each other, ask for --gang {gang['id'] or 'ID'}:{count}:independent"
+            " each other, start it with --turns independent"
         )
     if used < guaranteed + extra - _NEAR_MILLI:
         got = f"{waits}: it is {guarantee(guaranteed, extra)} and got {format_time(used)}"
@@ -200,7 +200,7 @@ def _more_time(grant: Json, device: Json, devices: Sequence[Json], tenant: Json 
     own = tenant["guarantee"]["time"] - tenant["allocated"]["time"] if tenant is not None else free
     more = device["time_milli"] + min(free, max(0, own))
     advice = []
-    if more > max(guaranteed_milli(device), device["time_milli"]):
+    if more > max(guaranteed_milli(device) + extra_milli(device), device["time_milli"]):
         advice.append(f"`gpushare grant resize {grant['id']} --time {format_time(min(WHOLE, more))}`")
     elif free > 0 and own <= 0:
         advice.append(f"{grant['tenant']} has no more guaranteed time to give, `gpushare tenants set` changes that")

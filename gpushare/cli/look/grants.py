@@ -8,13 +8,13 @@ import os
 import shutil
 import sys
 import time
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from gpushare.cli.command import say
 from gpushare.cli.look.columns import BY_NAME, DEFAULT, ENDED, Column
 from gpushare.text import reasons
+from gpushare.text.width import columns as width_of
 
 _LONG_MILLI = 500
 """A longer wait, in ms of the last second, is explained."""
@@ -92,13 +92,6 @@ def _narrow(shown: list[Column], wide: list[int], width: int) -> None:
     for done, at in enumerate(cut):
         wide[at] = max(1, min(wide[at], left // (len(cut) - done)))
         left -= wide[at]
-
-
-def width_of(text: str) -> int:
-    """Columns of a terminal that a printable text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
 
 
 def _cut(text: str, width: int) -> str:

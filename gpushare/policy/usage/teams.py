@@ -62,7 +62,9 @@ def unused(tenants: Sequence[Any], capacity: int, rows: Sequence[bill.Row], spen
         if one["parent"] is None and one["guarantee"]["time"] and capacity:
             had = used.get(one["name"], {})
             due = spent["wall_ns"] * one["guarantee"]["time"] // capacity
-            found[one["name"]] = max(0, due - had.get("guaranteed_ns", 0) - had.get("lent_ns", 0))
+            found[one["name"]] = max(
+                0, due - sum(had.get(name, 0) for name in ("guaranteed_ns", "extra_ns", "lent_ns"))
+            )
     whole, idle = sum(found.values()), spent["idle_ns"]
     if not whole:
         return {"": idle} if idle else {}

@@ -102,7 +102,8 @@ def test_what_was_asked_for_and_what_comes_on_top_are_two_numbers(shown):
         ["g-3", "25%", "-", "-", "-", "its processes have ended"],
     ]
     waits = "g-2: waited 90% of the last second for device 0: it is guaranteed nothing there"
-    assert lines[4:] == [f"{waits} and gets what others leave idle"]
+    had = "g-1 of default got 99.9% (guaranteed 5% and 95% extra)"
+    assert lines[4:] == [f"{waits} and gets what others leave idle; {had}: `gpushare why g-2` says what to do"]
 
 
 @pytest.mark.parametrize(("environment", "dims"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

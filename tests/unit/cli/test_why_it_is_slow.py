@@ -16,6 +16,7 @@ def part(index: int = 0, guaranteed: int = 300, limit: int = 1000, **now: Any) -
         **{"id": f"GPU-{index}", "index": index, "health": "healthy", "time_milli": guaranteed},
         **{"time_limit_milli": limit, "served_milli": guaranteed, "served_limit_milli": limit},
         **{"memory_limit_bytes": 4 * GIB, "memory_refusals": 0, "memory_refused": None, "guaranteed_milli": guaranteed},
+        **{"extra_milli": 0},
         **times,
         **now,
     }
@@ -47,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
     "guaranteed less than it wants": (
         grant(part(used_milli=300, waited_milli=700)),
         [node(0, 100)],
-        "waited 70% of the last second for device 0: it had the 30% that it is guaranteed; g-2 of team-a got 55%"
+        "waited 70% of the last second for device 0: it is guaranteed 30% and had it; g-2 of team-a got 55%"
         " (guaranteed 60%): `gpushare grant resize g-1 --time 40%`",
     ),
     "guaranteed nothing": (
@@ -59,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
     "no room anywhere": (
         grant(part(used_milli=300, waited_milli=700)),
         [node(0), node(1, 1000, GIB)],
-        "waited 70% of the last second for device 0: it had the 30% that it is guaranteed; g-2 of team-a got 55%"
+        "waited 70% of the last second for device 0: it is guaranteed 30% and had it; g-2 of team-a got 55%"
         " (guaranteed 60%): the rest of device 0 is guaranteed to others, `gpushare plan` says what fits",
     ),
     "its own limit": (
@@ -80,13 +81,13 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
         ),
         [node(0)],
         "waited 80% of the last second for device 0: it runs only while it has all its 2 devices at once; where its"
-        " processes do not wait for each other, ask for --gang job:2:independent",
+        " processes do not wait for each other, start it with --turns independent",
     ),
     "bursts": (
         grant(part(used_milli=100, waited_milli=60)),
         [node(0)],
         "waited 6% of the last second for device 0: it is guaranteed 30% and got 10%, for it asked for no more: each"
-        " burst of its work waits for a lease first: `gpushare events --grant g-1` shows each wait",
+        " burst of its work waits for its turn first: `gpushare events --grant g-1` shows each wait",
     ),
     "owed": (
         grant(part(used_milli=100, waited_milli=850)),
@@ -178,7 +179,7 @@ def test_a_tenant_cannot_give_what_it_does_not_have() -> None:
     poor = {"guarantee": {"time": 300}, "allocated": {"time": 300}}
     [found] = reasons.slow(own, [], [node(0, 200)], poor, [], NOW)
     assert found.endswith(": team-b has no more guaranteed time to give, `gpushare tenants set` changes that")
-    served = grant(part(used_milli=400, waited_milli=600, served_milli=400))
+    served = grant(part(used_milli=400, waited_milli=600, served_milli=400, extra_milli=100))
     [found] = reasons.slow(served, [], [node(0, 100)], TENANT, [], NOW)
     assert "resize" not in found, "it has what is left of its tenant's guarantee already"
 
