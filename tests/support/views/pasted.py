@@ -18,7 +18,6 @@ NOT_RUN = {
     "README.ja.md": {"": "README.md has the same"},
     "README.md": {
         "make demo ": "a clone, and minutes: tests/containers/demo plays the scenario",
-        ".venv/bin/gpushare demo": "a minute: tests/containers/demo plays the scenario",
         "sudo python3 -m venv": CLONE,
     },
     "docs/guides/troubleshooting/symptoms.md": {"gpushare ps\n": "a node whose daemon is away: tests/daemon/cli"},
