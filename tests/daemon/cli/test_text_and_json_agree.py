@@ -66,7 +66,7 @@ def test_tenant_verbs(daemon):
     assert (made["tenant"]["guarantee"], made["before"]) == ({"time": 750, "memory": 8 << 30}, None)
     for given, said, warned in (
         (["--groups", "root"], "research: groups none -> root\n", 0),
-        (["--time", "750", "--users", "root,7"], "research: nothing changes\n", 0),
+        (["--time", "750m", "--users", "root,7"], "research: nothing changes\n", 0),
         (
             ["--users", "eve7", "--time-limit", "100%"],
             "research: time_limit none -> 100%\nresearch: users root,7 -> eve7\n",
