@@ -1,6 +1,5 @@
 """`gpushare ps`: which columns a terminal of some width gets, in which order grants come, and what a pipe gets."""
 
-import os
 
 import pytest
 from views.tops import GIB, grant
@@ -42,11 +41,11 @@ def shown(monkeypatch, capsys):
     def call(found, chosen=None, width=None, **environment):
         for name in ("NO_COLOR", "COLUMNS"):
             monkeypatch.delenv(name, raising=False)
-        for name, value in {"TERM": "xterm", **environment}.items():
+        size = {} if width is None else {"COLUMNS": str(width)}
+        for name, value in {"TERM": "xterm", **size, **environment}.items():
             monkeypatch.setenv(name, value)
         capsys.readouterr()
         monkeypatch.setattr("sys.stdout.isatty", lambda: width is not None)
-        monkeypatch.setattr(grants.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
         grants.show(grants.ordered(found), chosen)
         return capsys.readouterr().out.splitlines()
 
