@@ -35,7 +35,7 @@ _FIELDS = {
     "idle-after": "idle_after_seconds",
     "gang": "gang",
     "borrow-memory": "borrow_memory",
-    "max-rung": "max_rung",
+    "reclaim": "max_rung",
     "grace": "grace_seconds",
     "eviction-signal": "eviction_signal",
     "priority": "priority",

@@ -7,7 +7,7 @@ from run.waiting import until
 
 pytestmark = pytest.mark.xdist_group("machine")
 
-LOAN = {"memory": "10GiB", "time": "0", "borrow-memory": "100%", "grace": "1", "max-rung": "kill"}
+LOAN = {"memory": "10GiB", "time": "0", "borrow-memory": "100%", "grace": "1", "reclaim": "kill"}
 OWNER = {"memory": "8GiB", "time": "0", "tenant": "owner"}
 WAITS = "trap 'echo told; cat /run/gpushare/self/eviction; exit 3' USR1; echo ready; while :; do sleep 0.02; done"
 

@@ -23,7 +23,7 @@ _CLAIM = {
     "idleAfterSeconds": "idle_after_seconds",
     "priority": "priority",
     "borrowMemory": "borrow_memory",
-    "maxRung": "max_rung",
+    "reclaim": "max_rung",
     "graceSeconds": "grace_seconds",
     "evictionSignal": "eviction_signal",
 }

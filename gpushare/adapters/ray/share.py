@@ -20,7 +20,7 @@ _OPTIONS = (
     "idle_memory",
     "idle_after",
     "borrow_memory",
-    "max_rung",
+    "reclaim",
     "grace",
 )
 _TIMES = ("time", "time_limit")
@@ -78,6 +78,8 @@ def words(spec: object) -> list[str]:
 def request(spec: Mapping[str, object]) -> dict[str, Any]:
     """Returns the spec as fields of Client.plan. Raises UsageError for a duration that is none."""
     asked: dict[str, Any] = {name: f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
+    if "reclaim" in asked:
+        asked["max_rung"] = asked.pop("reclaim")
     if "grace" in asked:
         asked["grace_seconds"] = asked.pop("grace")
     if "idle_after" in asked:

@@ -25,7 +25,7 @@ _WORDS = {
     "idle-after": "idle_after_seconds",
     "priority": "priority",
     "borrow-memory": "borrow_memory",
-    "max-rung": "max_rung",
+    "reclaim": "max_rung",
     "grace": "grace_seconds",
     "eviction-signal": "eviction_signal",
 }

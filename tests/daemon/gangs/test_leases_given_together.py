@@ -88,7 +88,7 @@ def test_a_grant_has_leases_on_all_its_devices_at_one_instant(daemon, client, re
 
 def test_independent_leases_are_of_each_device_by_itself(daemon, client, restarted):
     """The job keeps the device on which it has no rival."""
-    job = grant_of(client, daemon.tenant(*spinning(0, 1), time="50%", devices="2", leases="independent"))
+    job = grant_of(client, daemon.tenant(*spinning(0, 1), time="50%", devices="2", turns="independent"))
     rival = grant_of(client, daemon.tenant(*spinning(0), time="50%", gpu="1"))
     for again in (False, True):
         if again:

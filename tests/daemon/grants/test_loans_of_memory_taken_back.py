@@ -100,7 +100,7 @@ def test_it_is_asked_for_by_event_file_and_sentence_and_given_back(client, tenan
 
 def test_who_gives_nothing_back_is_ended_where_it_allows_that(daemon, client, tenants):
     """With real processes: the borrower lives for its grace period, then the owner gets its memory."""
-    options = {"tenant": "a", "borrow-memory": "8GiB", "max-rung": "kill", "grace": str(GRACE)}
+    options = {"tenant": "a", "borrow-memory": "8GiB", "reclaim": "kill", "grace": str(GRACE)}
     borrower = daemon.spin("10GiB", "0", **options)
     assert borrower.tell("alloc 9G")["ok"]
     [grant] = client.grants()
@@ -193,7 +193,7 @@ def test_a_daemon_that_starts_again_asks_nobody(make_daemon):
     fresh = make_daemon(*ONE_DEVICE).start()
     client = fresh.client
     client.set_tenant("b", {"memory": 12 * GIB})
-    command = fresh.run("10GiB", "0", SPIN, "--seconds", "60", **{"borrow-memory": "100%", "max-rung": "kill"})
+    command = fresh.run("10GiB", "0", SPIN, "--seconds", "60", **{"borrow-memory": "100%", "reclaim": "kill"})
     with subprocess.Popen(command, env=fresh.env, stdout=subprocess.DEVNULL) as process:
         until(lambda: [one["phase"] for one in client.grants()] == ["active"], "it runs")
         with pytest.raises(OnLoanError):

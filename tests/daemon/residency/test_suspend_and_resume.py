@@ -143,7 +143,7 @@ def test_a_node_may_lend_to_who_can_only_be_moved(daemon, client, notebook):
             client.create(**loan | {"idle_memory": "keep"}, max_rung="demote")
         client.set_tenant("owner", {"memory": 12 * GIB})
         client.set_tenant("second", {"memory": 19 * GIB})
-        one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="demote").holds()
+        one = notebook(gpu="0", time="0", borrow_memory="8GiB", reclaim="demote").holds()
         one("follow")
         owner = client.create(tenant="owner", memory=12 * GIB, time=0, device=0, wait_seconds=20)
         assert one.comes_to("suspended")["eviction"] is None
@@ -185,7 +185,7 @@ def test_what_it_left_is_only_lent(daemon, client, notebook):
     one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
     with pytest.raises(RefusedError, match="is to go back to suspended grants"):
         client.create(memory=8 * GIB, time=0, device=0)
-    borrower, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", borrow_memory="8GiB", max_rung="kill", grace="0")
+    borrower, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", borrow_memory="8GiB", reclaim="kill", grace="0")
     assert client.grant(borrowed)["devices"][0]["memory_borrowed_bytes"] == 4 * GIB
     one("wants")
     one.comes_to("resident")
@@ -196,7 +196,7 @@ def test_what_it_left_is_only_lent(daemon, client, notebook):
 
 def test_who_is_held_wants_nobodys_room_any_more(daemon, client, notebook):
     one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
-    loan = {"borrow_memory": "8GiB", "max_rung": "evict", "grace": "30"}
+    loan = {"borrow_memory": "8GiB", "reclaim": "evict", "grace": "30"}
     _, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", **loan)
     one("wants")
     until(lambda: client.grant(borrowed)["eviction"], "its borrower is asked to go")
@@ -211,7 +211,7 @@ def test_who_is_held_wants_nobodys_room_any_more(daemon, client, notebook):
 def test_a_borrower_that_cannot_give_back_enough_is_asked_to_go_at_once(daemon, client, notebook):
     client.set_tenant("owner", {"memory": 12 * GIB})
     client.set_tenant("second", {"memory": 19 * GIB})
-    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="evict", grace="30")
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", reclaim="evict", grace="30")
     one.holds(fixed=6 * GIB, movable=GIB)
     one("follow")
     wanted = daemon.cli_begun(
@@ -267,7 +267,7 @@ def test_watchers_and_metrics_are_told(daemon, client, notebook):
 
 def test_it_waits_for_room_and_says_for_whom(daemon, client, notebook):
     one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
-    _, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", borrow_memory="8GiB", max_rung="evict", grace="30")
+    _, borrowed = daemon.join(memory="8GiB", time="0", gpu="0", borrow_memory="8GiB", reclaim="evict", grace="30")
     client.resume(one.id)
     waits = one.shown
     assert waits["residency"]["wanted"]
@@ -282,7 +282,7 @@ def test_it_waits_for_room_and_says_for_whom(daemon, client, notebook):
 
 def test_a_borrower_that_can_be_moved_is_moved_before_anybody_is_asked(daemon, client, notebook):
     other = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
-    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="kill").holds()
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", reclaim="kill").holds()
     one("follow")
     other("wants")
     other.comes_to("resident")
@@ -295,7 +295,7 @@ def test_a_borrower_that_can_be_moved_is_moved_before_anybody_is_asked(daemon, c
 
 def test_a_borrower_that_cannot_be_moved_is_asked_to_go(daemon, client, notebook):
     other = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
-    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="evict").holds()
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", reclaim="evict").holds()
     one("forge inflight 1")
     other("wants")
     one.comes_to("suspending")

@@ -259,7 +259,7 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
                 "gpushare.dev/memory": "1GiB",
                 "gpushare.dev/time": "0",
                 "gpushare.dev/borrow-memory": "100%",
-                "gpushare.dev/max-rung": "kill",
+                "gpushare.dev/reclaim": "kill",
                 "gpushare.dev/grace": "30",
                 "gpushare.dev/eviction-signal": "USR1",
                 "gpushare.dev/priority": "-2",

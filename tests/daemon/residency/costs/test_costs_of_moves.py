@@ -103,7 +103,7 @@ def lent(daemon, client, notebook):
     client.set_tenant("b", {"memory": 22 * GIB})
     one = notebook(gpu="0", tenant="a", time="0").holds().suspended()
     other = notebook(
-        gpu="0", tenant="default", memory="14GiB", time="0", borrow_memory="14GiB", max_rung="demote"
+        gpu="0", tenant="default", memory="14GiB", time="0", borrow_memory="14GiB", reclaim="demote"
     ).holds(movable=13 * GIB)
     return one, other
 
