@@ -106,6 +106,9 @@ class _Keeper:
             self._detach()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._keep()
+        except OSError as error:  # no room, no descriptors
+            if self._tell >= 0:
+                os.write(self._tell, f"{error.filename or self._directory}: {error.strerror}".encode())
         finally:
             with contextlib.suppress(BaseException):
                 self._take_down()
