@@ -17,14 +17,22 @@
 
 enum {
   WAIT_MS = 20000, /* longer than a start takes up to its hook: GS_START_MS, and the runtime */
+  LOCK_MS = 5000,  /* far longer than any of us has the lock: somebody else has it, who may never give it back */
   LOOK_MS = 5,
   HIGH_FD = 100 /* above those that an engine has the runtime pass on (--preserve-fds) */
 };
 
-/* Between wrappers and hooks, for as long as they look and rename. */
-static void lock(int dir) {
-  while (flock(dir, LOCK_EX) < 0 && errno == EINTR)
-    ;
+static const struct timespec look_again = {0, LOOK_MS * 1000000L};
+
+/* Between wrappers and hooks, for as long as they look and rename. Whoever can read the directory can lock it, too. */
+static bool lock(int dir) {
+  for (int waited = 0; flock(dir, LOCK_EX | LOCK_NB) < 0 && (errno == EWOULDBLOCK || errno == EINTR);) {
+    if (waited >= LOCK_MS)
+      return false;
+    waited += LOOK_MS;
+    nanosleep(&look_again, NULL);
+  }
+  return true;
 }
 
 static void unlock(int dir) { flock(dir, LOCK_UN); }
@@ -69,17 +77,17 @@ static bool settled(int dir) {
 
 /* Returns with the lock. */
 static int wait_for_others(int dir, struct gs_err *err) {
-  struct timespec pause = {0, LOOK_MS * 1000000L};
-
   for (int waited = 0;; waited += LOOK_MS) {
-    lock(dir);
+    if (!lock(dir))
+      return gs_fail(err, -EBUSY, "a program has had the bundle's directory locked for %d s: see lslocks, and end it",
+                     LOCK_MS / 1000);
     if (settled(dir))
       return 0;
     unlock(dir);
     if (waited >= WAIT_MS)
       return gs_fail(err, -EBUSY, "another start of this bundle has been under way for %d s: try again when it is over",
                      WAIT_MS / 1000);
-    nanosleep(&pause, NULL);
+    nanosleep(&look_again, NULL);
   }
 }
 
@@ -113,7 +121,7 @@ int gs_bundle_claim(int dir, int *claim, struct gs_err *err) {
 }
 
 void gs_bundle_leave(int dir, int claim) {
-  lock(dir);
+  (void)!lock(dir);
   unlinkat(dir, NEXT, 0);
   close(claim);
   unlock(dir);
@@ -133,33 +141,48 @@ static int write_all(int fd, struct gs_span text) {
   return 0;
 }
 
-static int take_its_place(int dir, int claim) {
+/* Makes the claim, which the runtime inherits, and could hand on, a file that nobody can write to. Call with the lock,
+ * under which nobody sees that it is not held meanwhile. */
+static int pass_on(int dir, int claim) {
+  int low = openat(dir, NEXT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  int code = low < 0 || dup3(low, claim, 0) < 0 ? -errno : 0;
+
+  if (low >= 0)
+    close(low);
+  if (!code)
+    flock(claim, LOCK_EX | LOCK_NB);
+  return code;
+}
+
+/* Call with the lock. */
+static int take_its_place(int dir, int claim, mode_t mode) {
   struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}};
   struct stat own;
   int code = 0;
 
-  lock(dir);
   if (fstatat(dir, CONFIG, &own, AT_SYMLINK_NOFOLLOW) == 0)
     times[1] = own.st_mtim;
-  if (futimens(claim, times) < 0)
-    code = -errno;
-  if (!code)
-    (void)!linkat(dir, CONFIG, dir, OWN, 0);
-  if (!code && renameat(dir, NEXT, dir, CONFIG) < 0) {
+  if (fchmod(claim, mode) < 0 || futimens(claim, times) < 0)
+    return -errno;
+  (void)!linkat(dir, CONFIG, dir, OWN, 0);
+  if (renameat(dir, NEXT, dir, CONFIG) < 0) {
     code = -errno;
     unlinkat(dir, OWN, 0);
   }
-  unlock(dir);
   return code;
 }
 
 int gs_bundle_replace(int dir, int claim, struct gs_span text, mode_t mode, struct gs_err *err) {
   int code = write_all(claim, text);
 
-  if (!code && (fchmod(claim, mode) < 0 || fcntl(claim, F_SETFD, 0) < 0))
-    code = -errno;
-  if (!code)
-    code = take_its_place(dir, claim);
+  if (!code && !lock(dir))
+    code = -EBUSY;
+  if (!code) {
+    code = pass_on(dir, claim);
+    if (!code)
+      code = take_its_place(dir, claim, mode);
+    unlock(dir);
+  }
   if (!code)
     return 0;
   gs_bundle_leave(dir, claim);
@@ -169,7 +192,8 @@ int gs_bundle_replace(int dir, int claim, struct gs_span text, mode_t mode, stru
 void gs_bundle_put_back(int dir) {
   if (faccessat(dir, OWN, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
     return;
-  lock(dir);
+  if (!lock(dir))
+    return;
   put_back(dir);
   unlock(dir);
 }

@@ -417,7 +417,8 @@ def test_a_bundle_is_started_again_and_again(runc, node):
     with ThreadPoolExecutor() as threads:
         assert [*threads.map(run, ["three", "four", "five"])] == ["ran\n"] * 3
     assert sorted(os.listdir(where)) == ["config.json", "rootfs"]
-    assert "no such file" in run("six", "--pid-file", "/nonexistent/pid")
+    assert "cannot use console socket" in run("six", "--console-socket", "/nonexistent/socket")
+    assert ".config.json.before-gpushare" in os.listdir(where)
     assert run("seven") == "ran\n"
     assert ((where / "config.json").read_text(), (where / "config.json").stat().st_ino) == (text, inode)
     node.nothing_left()

@@ -29,7 +29,8 @@ gpushare_sources(_image sim/program/images/image.c sim/program/images/binary.c s
                  sim/program/ptx/ptx_names.c sim/program/ptx/ptx_lexer.c sim/program/images/place.c sim/program/images/linked.c
                  sim/program/images/references.c sim/program/families.c native/image/image.c)
 gpushare_fuzz_target(json SOURCES ${_hooks}/json.c INCLUDE ${_hooks})
-gpushare_fuzz_target(hook SOURCES ${_hooks}/json.c ${_hooks}/arguments.c ${_hooks}/edit.c ${_hooks}/place.c INCLUDE ${_hooks})
+gpushare_fuzz_target(hook SOURCES ${_hooks}/json.c ${_hooks}/arguments.c ${_hooks}/bundle.c ${_hooks}/edit.c
+                     ${_hooks}/place.c INCLUDE ${_hooks})
 gpushare_fuzz_target(image SOURCES ${_image} INCLUDE ${CMAKE_BINARY_DIR}/native/sim)
 add_dependencies(fuzz-image sim_generated)
 gpushare_fuzz_target(engine SOURCES ${_engine})

@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,9 @@ class _Keeper:
             self._detach()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._keep()
+        except OSError as error:  # no room, no descriptors
+            if self._tell >= 0:
+                os.write(self._tell, f"{error.filename or self._directory}: {error.strerror}".encode())
         finally:
             with contextlib.suppress(BaseException):
                 self._take_down()
@@ -120,8 +124,9 @@ class _Keeper:
             os.dup2(null, stream)
 
     def _keep(self) -> None:
-        lock = os.open(self._directory / _KEPT, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(made := self._directory / f".{_KEPT}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        made.rename(self._directory / _KEPT)  # locked from the first moment that another run can see it
         (self._directory / _CONFIG).write_text(_SETTINGS)
         for _ in range(_STARTS):
             answer = self._start()
@@ -196,7 +201,8 @@ def _remove_abandoned(own: Path) -> None:
     """Removes the directories of this user's other runs whose keepers were killed."""
     for directory in own.parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if directory == own or directory.stat().st_uid != os.geteuid():
+            found = directory.lstat()  # a link there may be another user's
+            if directory == own or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 continue
             lock = os.open(directory / _KEPT, os.O_RDWR | os.O_CLOEXEC)
             try:

@@ -1,5 +1,7 @@
 """gpushare-runtime: calls that it passes through, configs that it edits, and containers that it refuses to start."""
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -283,6 +285,28 @@ def test_a_start_waits_for_the_one_before_it(wrapper, daemon, bundle, runtime):
             until(lambda: len(daemon.requests) == 2, "its turn has come")
             second.communicate(b"\n")
     assert [json.loads(request.body)["config"] for request in daemon.requests] == [ASKS, ASKS]
+
+
+def test_a_bundle_that_somebody_locks_for_good_is_refused(wrapper, daemon, bundle):
+    """Whoever may read the directory may lock it."""
+    with open_directory(bundle) as fd:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        assert "locked" in line(wrapper("create", "-b", bundle, "c1"))
+    assert not daemon.requests and os.listdir(bundle) == ["config.json"]
+
+
+def test_what_the_runtime_inherits_is_not_writable(wrapper, bundle, runtime):
+    runtime.write_text("#!/bin/sh\nreadlink /proc/self/fd/100; grep flags /proc/self/fdinfo/100\n")
+    name, flags = wrapper("create", "-b", bundle, "c1").stdout.splitlines()
+    assert name == str(bundle / "config.json")
+    assert int(flags.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
+
+
+@contextlib.contextmanager
+def open_directory(path: Path):
+    fd = os.open(path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
 
 
 def wchan(pid: int) -> str:

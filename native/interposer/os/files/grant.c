@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "interposer/os/guest.h"
@@ -40,11 +41,12 @@ static bool trusted(const char *dir) {
 }
 
 /* A user's own daemon has simulated devices only (`gpushare run --simulate`), and nobody else looks at what its
- * directories say. */
+ * directories say. In a setuid program the environment is somebody else's, who may have put files into a directory of
+ * its user's. */
 static bool own_simulated(const char *dir) {
   char path[PATH_MAX];
   struct stat file;
-  return gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == geteuid() &&
+  return !getauxval(AT_SECURE) && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == geteuid() &&
          snprintf(path, sizeof path, "%s/sim", dir) < (int)sizeof path && gs_stat(path, &file) == 0;
 }
 
