@@ -100,7 +100,9 @@ def test_memory_that_was_refused_is_known_while_it_runs_and_after_its_end(attent
     [told] = [one for one in explained(client, grant)["decisions"] if one["what"] == "refused"]
     assert told["text"].startswith("refused memory 4 times, the last time when it asked for 3GiB with ")
     assert f"{grant}: {told['text']}" in attentive.cli_here("ps", "--all").stdout
-    counted = f'gpushare_memory_refusals_total{{grant="{grant}",tenant="default",gpu_uuid="{device()["id"]}"}} 4.0'
+    counted = (
+        f'gpushare_memory_refusals_total{{grant="{grant}",tenant="default",gpu="1",gpu_uuid="{device()["id"]}"}} 4.0'
+    )
     assert counted in client.text("/metrics").splitlines()
 
 

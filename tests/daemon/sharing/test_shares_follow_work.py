@@ -155,7 +155,7 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     rv = client.call("GET", "/v1/tenants")["rv"]
     file = daemon.state_dir / "tenants.toml"
     lines = {"a": 600, "b": 400, "rest": 1000}
-    file.write_text("".join(f"[tenants.{name}]\ntime = {time}\n" for name, time in lines.items()))
+    file.write_text("".join(f"[tenants.{name}]\ntime = '{time}m'\n" for name, time in lines.items()))
     daemon.process.send_signal(signal.SIGHUP)
     events = client.watch(since=rv, timeout=20)
     notified = [next(events), next(events), next(events)][1:]
@@ -164,7 +164,7 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     if shares:
         split([first, second], [600, 400])
 
-    file.write_text("[tenants.a]\ntime = 600\n[tenants.c]\ntime = 3\n")
+    file.write_text("[tenants.a]\ntime = '600m'\n[tenants.c]\ntime = '3m'\n")
     daemon.process.send_signal(signal.SIGHUP)
     until(lambda: "the tenants stay as they were" in daemon.log.read_text(), "the refusal is in the log", 20)
     assert "0.3% is too small to be served: give 0.5% or more" in daemon.log.read_text()

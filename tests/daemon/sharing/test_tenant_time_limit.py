@@ -49,7 +49,7 @@ def test_one_that_is_alone_on_an_idle_device_is_held_to_it(daemon, client, spin,
     until(lambda: daemon.busy(alone.pid)[0] > SECOND // 10, "it runs", 20)
     until(limited, "30 %", 20)
     # A change takes effect at once.
-    assert daemon.cli_here("tenants", "set", "a", "--time", "20%").returncode == 0
+    assert daemon.cli_here("tenants", "set", "a", "--time-limit", "none").returncode == 0
     until(lambda: part(daemon, 0, alone, seconds=grade["seconds"]) > 0.8, "all of it", 20)
 
 

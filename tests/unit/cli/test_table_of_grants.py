@@ -1,6 +1,5 @@
 """`gpushare ps`: which columns a terminal of some width gets, in which order grants come, and what a pipe gets."""
 
-
 import pytest
 from views.tops import GIB, grant
 
