@@ -99,7 +99,12 @@ def simulated_devices(text: str) -> str:
     """For Parser.option: checks `2x16GiB`."""
     from gpushare.node.devices import parse_simulate
 
-    parse_simulate(text)
+    try:
+        parse_simulate(text)
+    except UsageError as error:
+        if any(letter.isdigit() for letter in text):
+            raise
+        raise UsageError(f"{text!r} is no size of devices: write -- before the command") from error
     return text
 
 

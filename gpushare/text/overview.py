@@ -19,6 +19,12 @@ def tree(tenants: Sequence[Json], parent: str | None = None, level: int = 0) -> 
             yield from tree(tenants, tenant["name"], level + 1)
 
 
+def without_directory(command: str) -> str:
+    """A command line without its program's directory, which is long while the name says enough."""
+    program, space, words = command.partition(" ")
+    return f"{program.rpartition('/')[2] or program}{space}{words}"
+
+
 def guaranteed_milli(device: Json) -> int:
     """Time of a device that a grant has asked for and was granted. `device`: a GrantDevice."""
     return int(device["guaranteed_milli"])

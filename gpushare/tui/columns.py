@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from gpushare.text.overview import DeviceTime
+from gpushare.text.overview import DeviceTime, without_directory
 from gpushare.text.printable import printable
 from gpushare.text.units import format_size, format_time
 from gpushare.tui.model import DeviceRow, GrantRow, ProcessRow, TenantRow, history_line, widths
@@ -253,9 +253,10 @@ def _away(row: GrantRow, _: int) -> str:
 
 
 def _program(row: GrantRow, _: int) -> str:
+    program = without_directory(row.program)
     if row.phase == "active":
-        return row.program or NOTHING
-    return f"({row.phase}) {row.program}".rstrip()
+        return program or NOTHING
+    return f"({row.phase}) {program}".rstrip()
 
 
 GRANTS: tuple[Column[GrantRow], ...] = (
@@ -328,7 +329,7 @@ def _state(row: TenantRow, width: int) -> Spans:
 TENANTS: tuple[Column[TenantRow], ...] = (
     Column("TENANT", 14, lambda row, _: "  " * row.level + row.name, right=False, widest=40),
     Column("STATE", 9, _state, rank=3, right=False),
-    Column("GUARANTEE", 9, lambda row, _: format_time(row.guarantee_milli), rank=1),
+    Column("GUARANTEED", 10, lambda row, _: format_time(row.guarantee_milli), rank=1),
     Column("ENTITLED", 8, lambda row, _: format_time(row.entitled_milli)),
     Column("USED", 6, lambda row, _: format_time(row.used_milli)),
     Column("BORROWED", 8, lambda row, _: _some(row.borrowed_milli), rank=2),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpushare.cli.command import NOTHING
 from gpushare.errors import UsageError
-from gpushare.text.overview import extra_milli, guaranteed_milli
+from gpushare.text.overview import extra_milli, guaranteed_milli, without_directory
 from gpushare.text.printable import printable
 from gpushare.text.sentences import clock
 from gpushare.text.units import format_size, format_time
@@ -125,8 +125,7 @@ def _who(grant: Any, _: Any) -> str:
 
 
 def _program(grant: Any, _: Any) -> str:
-    program, space, words = str(grant["workload"]["program"]).partition(" ")
-    return f"{program.rpartition('/')[2] or program}{space}{words}" or NOTHING
+    return without_directory(grant["workload"]["program"]) or NOTHING
 
 
 COLUMNS = (

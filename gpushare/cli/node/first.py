@@ -61,6 +61,7 @@ def _without_a_daemon() -> Iterator[Step]:
         yield advice.as_root("systemctl start gpushare"), "this node is installed, and its daemon does not run"
         yield "journalctl -u gpushare", "why it does not, where it ended"
         return
+    yield "gpushare run --simulate -- nvidia-smi", "a command on a simulated device: needs no GPU, no root, no daemon"
     yield advice.gpushare("demo"), "two containers share a simulated device: needs no GPU, changes nothing"
     yield advice.gpushare("install"), "makes this machine a node: unit, group, configuration"
     yield advice.gpushare("daemon --simulate 1x16GiB"), "or a daemon by hand, here with a simulated device"

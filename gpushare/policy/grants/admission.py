@@ -188,13 +188,13 @@ def place(
         known = ", ".join(sorted(tenants)) or "none"
         raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
     _check_request(request, devices, taken, smallest_milli)
-    _check_limits(request, tenant, tenants, taken)
     candidates = named.candidates(request.device, request.selector, devices)
     if request.devices > len(candidates):
         faults = "".join(f"; device {device.index}: {device.fault}" for device in devices if device.fault)
         raise RefusedError(
             f"{request.devices} devices asked for, the node has {len(candidates)} that can be given{faults}"
         )
+    _check_limits(request, tenant, tenants, taken)
     spare = tenant.guarantee_milli - taken.of(tenant.name).guaranteed_milli
     unreserved = tenant.promised - taken.of(tenant.name).reserved_milli
     places: list[Place] = []

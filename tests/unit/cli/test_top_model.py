@@ -7,7 +7,6 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run.waiting import until
 from views.tops import GIB, device, grant, tenant
 
 from gpushare.text.overview import DeviceTime
@@ -36,22 +35,21 @@ def test_processes_are_a_tree_below_their_grant():
         *((10, "├─"), (20, "│ ├─"), (30, "│ │ └─"), (40, "│ └─")),
         *((50, "├─"), (60, "└─")),
     ]
-    child = subprocess.Popen(["sleep", "1000"])
-    try:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        # What it has answered it has the memory for, and it does nothing more; just begun, it may have none yet.
+        child.stdin.write(b"up\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"up\n"
         eyes = processes.Processes()
         eyes.look([child.pid])
         found = eyes.look([child.pid, os.getpid(), 1 << 30])
-        assert found.keys() == {child.pid, os.getpid()}
-        sleeps = found[child.pid]
-        assert (sleeps.parent, sleeps.user) == (os.getpid(), pwd.getpwuid(os.getuid()).pw_name)
-        assert (sleeps.cpu_milli, sleeps.age_seconds < 600, sleeps.memory_bytes > 0) == (0, True, True)
-        until(lambda: eyes.look([child.pid])[child.pid].program == "sleep 1000", "it has become that program")
-    finally:
-        child.kill()
-        child.wait()
-    answers = Answers([grant("g-1", processes=[10, 20], pid=10)], [], [], processes=found | {10: sleeps})
+    assert found.keys() == {child.pid, os.getpid()}
+    waits = found[child.pid]
+    assert (waits.parent, waits.user, waits.program) == (os.getpid(), pwd.getpwuid(os.getuid()).pw_name, "cat")
+    assert (waits.cpu_milli, waits.age_seconds < 600, waits.memory_bytes > 0) == (0, True, True)
+    answers = Answers([grant("g-1", processes=[10, 20], pid=10)], [], [], processes=found | {10: waits})
     picture = Model().look(answers)
-    assert [(row.pid, row.process) for row in picture.below(picture.grants[0])] == [(10, sleeps), (20, None)]
+    assert [(row.pid, row.process) for row in picture.below(picture.grants[0])] == [(10, waits), (20, None)]
     assert "".join(text for text, _ in columns.process_line(picture.below(picture.grants[0])[1], 79)).startswith(
         " └─20"
     )
