@@ -118,7 +118,7 @@ def test_parts(doctor):
         f"rm {interposer} {hook}; {PROGRAM} install >/dev/null; sed -i s,{sys.executable},/opt/gone, {unit}"
     )
     assert answer("no libgpushare.so, gpushare-hook in")["level"] == "missing"
-    assert answer("starts /opt/gone, which is not there")["mend"] == "run `gpushare install` again"
+    assert answer("starts /opt/gone, which is not there")["mend"].endswith("gpushare install`")
 
 
 def test_pages_on_a_disk(doctor):
@@ -184,7 +184,7 @@ grant=$({PROGRAM} grant create --memory 300MiB --time 10% --json | sed -n 's/^ *
 
 def test_a_daemon_that_was_killed(doctor):
     answer = doctor(f"{START} kill -9 $daemon; wait $daemon || true")
-    assert answer("/run/gpushare/node.sock was left by a daemon that was killed")["mend"] == "gpushare daemon"
+    assert answer("/run/gpushare/node.sock was left by a daemon that was killed")["mend"].endswith("gpushare daemon`")
     assert "of a daemon that was killed; their programs go on without a daemon" in answer("g-")["found"]
 
 
