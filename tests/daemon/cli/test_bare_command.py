@@ -44,7 +44,8 @@ def commands(text):
 def test_nothing_is_installed(answer, tmp_path):
     text = answer(tmp_path / "none.sock")
     assert f"no daemon at {tmp_path}/none.sock" in text
-    assert commands(text)[:2] == [advice.gpushare("demo"), advice.gpushare("install")]
+    first = "gpushare run --simulate -- nvidia-smi"
+    assert commands(text)[:3] == [first, advice.gpushare("demo"), advice.gpushare("install")]
 
 
 @pytest.mark.parametrize("systemd", [True, False])
