@@ -203,14 +203,14 @@ def test_each_block_is_run_or_says_what_it_needs():
     run = {f"docs/start/{name}.md" for name in ("index", "podman", "runc", "containerd", "slurm")}
     run |= {*PLAIN, "docs/guides/troubleshooting/symptoms.md"}
     waits = {(page, start) for page, starts in NOT_RUN.items() for start in starts}
-    lost = []
+    lost, used = [], set()
     for block in pasted():
         found = [(page, start) for page, start in waits if page == block.page and commands(block).startswith(start)]
-        waits -= set(found)
+        used |= set(found)
         if not found and block.page not in run:
             lost.append(f"{block} is on a page that no test runs: name what it needs in NOT_RUN")
     assert lost == []
-    assert waits == set(), "these begin no block"
+    assert waits == used, "some begin no block"
 
 
 CONSOLE = Block("page", 1, "console", "$ echo g-0123ab \\\n    40 ms\ng-98fe 3.1 s\n...\nend\n# cat <<END\n$ no\nEND\n")
