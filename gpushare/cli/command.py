@@ -102,7 +102,7 @@ def simulated_devices(text: str) -> str:
     try:
         parse_simulate(text)
     except UsageError as error:
-        if any(letter.isdigit() for letter in text):
+        if text[:1].isdigit():
             raise
         raise UsageError(f"{text!r} is no size of devices: write -- before the command") from error
     return text

@@ -205,8 +205,8 @@ def _admission(info: os.stat_result) -> str:
 
 def _daemon(client: Client, answers: Answers) -> Iterator[Finding]:
     node = answers.node
-    kind = "simulated" if node["simulated"] else "real"
-    found = f"{client.path}: {node['devices']} {kind} devices, version {node['version']}"
+    kind = f"{'simulated' if node['simulated'] else 'real'} device{'' if node['devices'] == 1 else 's'}"
+    found = f"{client.path}: {node['devices']} {kind}, version {node['version']}"
     if node["version"] != __version__:
         by_hand = f"end the daemon (process {node['pid']}), and start `{advice.gpushare('daemon')}` as it was started"
         yield OTHER_VERSION(found=found, version=__version__, restart=advice.service("restart", "gpushare", by_hand))

@@ -111,6 +111,7 @@ def carry_out(changes: list[Change]) -> list[Path]:
 
 
 _RESTART_BY_HAND = "start it again as it was started, since systemd does not run here"
+_NEXT_START = "the next start, since it does not run now"
 
 
 def _process_of(pidfile: Path, engine: Engine) -> int | None:
@@ -122,21 +123,29 @@ def _process_of(pidfile: Path, engine: Engine) -> int | None:
     return pid if name in engine.executables else None
 
 
+def _does_not_run(engine: Engine) -> bool:
+    """Only where systemd, which would know, does not run, and the engine has a file with its process id."""
+    pidfile = engine.reload.pidfile
+    return pidfile is not None and not advice.systemd_runs() and _process_of(pidfile, engine) is None
+
+
 def reload(engine: Engine) -> str:
     """Makes the engine read its configuration; returns what was done. Raises FailedError, with what to do."""
     how = engine.reload
     if not how.command:
         return how.note
     command = " ".join(how.command)
-    reason = "systemd does not run here"
+    reason = ""
     if advice.systemd_runs():
         done = subprocess.run(how.command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return command
-        reason = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
+        reason = f" ({done.stderr.strip().replace(chr(10), '; ') or f'status {done.returncode}'})"
+    elif _does_not_run(engine):
+        return f"at {_NEXT_START}"
     pid = _process_of(how.pidfile, engine) if how.pidfile else None
     if pid is None:
-        raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {how_to_reload(engine)}")
+        raise FailedError(f"{engine.name} was not told of its new configuration{reason}: {how_to_reload(engine)}")
     os.kill(pid, signal.SIGHUP)
     return f"SIGHUP to {pid}"
 
@@ -156,6 +165,8 @@ def how_to_reload(engine: Engine) -> str:
     how = engine.reload
     if not how.command:
         return how.note
+    if _does_not_run(engine):
+        return _NEXT_START
     by_hand = f"`{advice.as_root(f'kill -HUP $(cat {how.pidfile})')}`" if how.pidfile else _RESTART_BY_HAND
     done = f"`{advice.as_root(' '.join(how.command))}`" if advice.systemd_runs() else by_hand
     return done + (f"; {how.note}" if how.note else "")

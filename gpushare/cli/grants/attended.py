@@ -19,6 +19,7 @@ from gpushare.cli.command import say
 from gpushare.client import Client
 from gpushare.errors import GpushareError, NotFoundError
 from gpushare.processes.helper import end_with_parent
+from gpushare.text.reasons import refused
 from gpushare.text.units import format_size, format_time
 
 _PASSED = {
@@ -127,15 +128,18 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-def say_what_it_got(daemon: Client, before: Any, seconds: float) -> None:
+def say_what_it_got(daemon: Client, before: Any, seconds: float, *, last: bool = False) -> None:
     """Prints one line to stderr, when the command has ended. `before`: the grant when it began. `seconds`: how long it
-    ran."""
+    ran. `last`: nobody can ask this daemon later, so lines before it say what memory it was refused."""
     try:
-        line = summary(before, _settled(daemon, before["id"]), seconds)
+        after = _settled(daemon, before["id"])
+        lines = [refused(after, device, time.time_ns()) for device in after["devices"]] if last else []
+        lines.append(summary(before, after, seconds))
     except GpushareError as error:
-        line = f"what it got is not known: {error}"
+        lines = [f"what it got is not known: {error}"]
     with contextlib.suppress(OSError):
-        say(f"gpushare: {line}", sys.stderr)
+        for line in filter(None, lines):
+            say(f"gpushare: {line}", sys.stderr)
 
 
 def _settled(daemon: Client, grant_id: str) -> Any:

@@ -147,7 +147,7 @@ def _attend(daemon: Client, args: argparse.Namespace, argv: list[str]) -> "Atten
     attended = Attended.start(lambda: _enter(daemon, args, grant, argv))
     if not isinstance(attended, int):
         seconds = attended.wait()
-        say_what_it_got(daemon, grant, seconds)
+        say_what_it_got(daemon, grant, seconds, last=args.simulate is not None)
     elif args.grant is None:
         with contextlib.suppress(GpushareError):
             daemon.release(grant["id"])

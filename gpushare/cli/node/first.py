@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Step = tuple[str, str]
 """A command, and its purpose."""
+_FIRST = "gpushare run --simulate -- nvidia-smi", "a command on a simulated device: needs no GPU, no root, no daemon"
 
 
 def _counted(count: int, what: str) -> str:
@@ -49,6 +50,7 @@ def _shut_out(path: Path) -> Iterator[Step]:
         yield advice.gpushare("ps"), "root alone may talk to this daemon"
     else:
         yield f"sudo usermod -aG {group} {user}", "then log in again: members of the group may talk to the daemon"
+    yield _FIRST
 
 
 def _without_a_daemon() -> Iterator[Step]:
@@ -61,7 +63,7 @@ def _without_a_daemon() -> Iterator[Step]:
         yield advice.as_root("systemctl start gpushare"), "this node is installed, and its daemon does not run"
         yield "journalctl -u gpushare", "why it does not, where it ended"
         return
-    yield "gpushare run --simulate -- nvidia-smi", "a command on a simulated device: needs no GPU, no root, no daemon"
+    yield _FIRST
     yield advice.gpushare("demo"), "two containers share a simulated device: needs no GPU, changes nothing"
     yield advice.gpushare("install"), "makes this machine a node: unit, group, configuration"
     yield advice.gpushare("daemon --simulate 1x16GiB"), "or a daemon by hand, here with a simulated device"

@@ -75,9 +75,10 @@ def closed(run: "subprocess.Popen[str]") -> str:
 
 
 def test_an_ordinary_user_needs_one_command():
-    """As on a machine without gpushare's daemon: the whole device, the status of the command, two lines on stderr, and
-    two runs have two devices."""
-    fill = f"{running.SPIN} --alloc 9GiB --kernel-ns 1000000 --seconds 0.3 >&2; echo filled; read x; exit 7"
+    """As on a machine without gpushare's daemon: the whole device, the status of the command, on stderr two lines and
+    what was refused, and two runs have two devices."""
+    much = f"{running.SPIN} --alloc 11GiB --seconds 0.1 >&2"
+    fill = f"{much}; {running.SPIN} --alloc 9GiB --kernel-ns 1000000 --seconds 0.3 >&2; echo filled; read x; exit 7"
     one, other = (begun("1x16GiB", "--memory", "10G", "--", "sh", "-c", f"({fill}) 2>/dev/null") for _ in range(2))
     assert directory_of(one) != directory_of(other)
     directory = directory_of(one)
@@ -86,7 +87,11 @@ def test_an_ordinary_user_needs_one_command():
         errors = closed(run)
         assert run.returncode == 7
         assert errors.startswith(SIMULATED)
-        asked, time, got, _, _, peak = GOT.fullmatch(errors.removeprefix(SIMULATED)).groups()
+        refused, got = errors.removeprefix(SIMULATED).splitlines(keepends=True)
+        assert (
+            refused.startswith("gpushare: refused memory when it asked for 11GiB") and "with --memory 12GiB" in refused
+        )
+        asked, time, got, _, _, peak = GOT.fullmatch(got).groups()
         assert (asked, time) == ("10GiB", "100%")
         assert int(got) > 0 and re.fullmatch(r"9\.0\dGiB", peak)
     assert not left(directory)
@@ -124,6 +129,7 @@ def test_what_cannot_be_simulated_is_refused_before_anything_starts():
     for options, status, message in (
         (["1x16GiB", "--memory", "17GiB"], 125, "17GiB of memory does not fit"),
         (["16"], 2, "write for example 2x16GiB"),
+        (["python3"], 2, "write -- before the command"),
         (["--grant", "g-1"], 2, "leave out --grant and --socket"),
     ):
         done = subprocess.run([*SIMULATE, *options, "--", "echo", "ran"], capture_output=True, text=True, check=False)
