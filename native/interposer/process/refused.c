@@ -100,6 +100,12 @@ CUresult gs_refused(CUresult result) {
   return result;
 }
 
+CUresult gs_refused_of(CUresult result, uint64_t asked) {
+  if (GS_UNLIKELY(now.bytes))
+    now.bytes = asked;
+  return gs_refused(result);
+}
+
 /* Runs as the program exits. In a forked child there is no refusal: the fork has wiped gs_process. */
 __attribute__((destructor)) static void say_the_last(void) {
   struct gs_process *state = __atomic_load_n(&gs_process, __ATOMIC_ACQUIRE);

@@ -14,5 +14,8 @@ void gs_refusal_is(enum gs_refusal why, int ordinal, uint64_t bytes);
 void gs_refusal_over(int ordinal, uint64_t bytes);
 /* The result of a call that may have been refused, as it goes to the program. */
 CUresult gs_refused(CUresult result);
+/* The same, of a call that asked for so many bytes, while more would have been taken: whole pages, and what movable
+ * memory needs beside it. Not 0. */
+CUresult gs_refused_of(CUresult result, uint64_t asked);
 
 #endif

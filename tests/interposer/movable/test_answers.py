@@ -124,4 +124,6 @@ def test_every_end_is_that_of_memory_that_stays(start: Start) -> None:
             assert found.pop("full of 3 MiB + 7") == ([504, 2, 0, 0], [503, 2, 3, 0])
         assert found == {}
     assert lent.movable() == kept.movable() == 0
-    assert lent.finish() == kept.finish() == ""
+    said = lent.finish()
+    assert said == kept.finish()
+    assert said.startswith("gpushare: 1TiB refused: this share has --memory 2GiB, ") and said.count("\n") == 1

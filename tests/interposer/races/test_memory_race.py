@@ -36,7 +36,7 @@ def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int, attempts
     assert min(granted, refused) > attempts // 10, "it was no race"
     assert killed == kills
     assert freed == granted or kills
-    assert 0.95 * LIMIT <= peak <= LIMIT
+    assert 0.85 * LIMIT <= peak <= LIMIT, "what died was not allocated again at once"
     until(lambda: node.books()["bytes"] == 0, "all bytes are back", 10)
     until(lambda: not node.client.grants(), "the grant is gone", 10)
 

@@ -26,16 +26,16 @@ CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t b
   if (address.place && !address.narrow && gs_allocate_movable(bytes, &movable, &result)) {
     if (result == CUDA_SUCCESS)
       gs_out_write(address, movable);
-    return gs_refused(result);
+    return gs_refused_of(result, bytes);
   }
   do {
     result = gs_reserved_await(&reserved, taken_by(bytes), address.place != NULL, &patience);
     if (result != CUDA_SUCCESS)
-      return gs_refused(result);
+      return gs_refused_of(result, bytes);
     result = gs_call(call);
     gs_reserved_end(&reserved, result, result == CUDA_SUCCESS ? gs_out_read(address) : 0);
   } while (gs_driver_again(result, reserved.ordinal, reserved.bytes, &patience));
-  return gs_refused(result);
+  return gs_refused_of(result, bytes);
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
