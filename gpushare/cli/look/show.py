@@ -15,6 +15,8 @@ from gpushare.errors import UsageError
 
 INTERVAL_SECONDS = 2.0
 _REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
+_NAMES_SECONDS = 0.3
+"""Until the daemon has read what runs in grants that nobody has asked about before."""
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves the cursor home and clears the screen."""
 
@@ -78,7 +80,11 @@ class PsCommand(Command):
         daemon = client(args)
 
         def show() -> None:
-            grants = [grant for grant in daemon.grants(ended=args.all) if _is_of(grant, args.tenant)]
+            found = daemon.grants(ended=args.all)
+            if not (args.watch or args.quiet) and any(map(_is_unnamed, found)):
+                time.sleep(_NAMES_SECONDS)
+                found = daemon.grants(ended=args.all)
+            grants = [grant for grant in found if _is_of(grant, args.tenant)]
             if args.sort is not None or not args.json:
                 grants = table.ordered(grants, *(args.sort or ()))
             if args.json:
@@ -94,6 +100,11 @@ class PsCommand(Command):
                 print()
 
         return _again(args.interval, args.count if args.watch else 1, show)
+
+
+def _is_unnamed(grant: Any) -> bool:
+    """Whether its program is read because of this question, and known to the next."""
+    return bool(grant["processes"]) and not grant["workload"]["program"]
 
 
 def _is_of(grant: Any, tenant: str | None) -> bool:

@@ -19,9 +19,9 @@ _SLOW_SECONDS = 60.0
 """How much longer if its command line could not be read in time."""
 _LOOKS_MAX = 128
 """Grants that are looked at for one question, those that were never or longest ago first: some 3 ms."""
-_WAIT_SECONDS = 1.0
-"""How long an answer waits for command lines: milliseconds, unless the helper has to be started first. The next one has
-what is read later."""
+_WAIT_SECONDS = 0.01
+"""How long an answer waits for command lines: one takes a millisecond. What is read later (the helper may have to be
+started, which takes a tenth of a second) is in the next answer: nobody who wants the grants alone waits for it."""
 
 
 class Programs:
