@@ -99,7 +99,9 @@ def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
         return None, f"status {done.returncode}: {lines[0][:160]}"
     if done.returncode != 0:
         return None, f"status {done.returncode} after its answer"
-    answer["line"] = next((line for line in done.stderr.splitlines() if line.startswith("gpushare: ")), "")
+    said = [line for line in done.stderr.splitlines() if line.startswith("gpushare: ")]
+    # What was refused is said, once.
+    answer["line"] = next((line for line in said if " refused: this share has --memory " not in line), "")
     return answer, ""
 
 
