@@ -58,6 +58,6 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
     print(
         f"{crowd}: {metered / true - 1:+.1%} of {true / MS:.1f} ms, with changes {metered / (true + switched) - 1:+.1%}"
     )
-    # Switching time is charged where the device is fully used. Of helpers beside a loop it was 3.4 % below to 4.3 % above
-    # the true time in 14 runs on a quiet machine.
+    # Switching time is charged where the device is fully used. Helpers beside a loop: 3.4 % below to 4.3 % above the
+    # true time in 14 runs on a quiet machine.
     assert 0.95 * true - MS <= metered <= 1.05 * (true + switched) + MS
