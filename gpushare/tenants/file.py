@@ -13,7 +13,7 @@ import msgspec
 from gpushare.api.tenants import TenantPatch, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.text import names, toml
-from gpushare.text.units import format_time, parse_node_time, parse_size
+from gpushare.text.units import BARE_BYTES_MIN, format_time, parse_node_time, parse_size
 
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
 TIMES = ("time", "time_limit")
@@ -87,9 +87,12 @@ def _check_units(policy: TenantPolicy) -> TenantPolicy:
 def _as_text(policy: TenantPolicy) -> dict[str, Any]:
     """The policy as a person would write it in the file."""
     values: dict[str, Any] = msgspec.to_builtins(policy)
-    for key in TIMES:
+    for key in _QUANTITIES:
         if (value := values.get(key)) and isinstance(value, int):
-            values[key] = format_time(value)
+            if key in TIMES:
+                values[key] = format_time(value)
+            elif value < BARE_BYTES_MIN:
+                values[key] = f"{value}B"
     return values
 
 

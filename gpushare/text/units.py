@@ -25,7 +25,8 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smh]?)", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 # 16 TiB per device is beyond any GPU and keeps every sum in a u64.
 _SIZE_MAX = 16 << 40
-_BARE_BYTES_MIN = 1_000_000
+BARE_BYTES_MIN = 1_000_000
+"""A number of bytes below this has to be written with a unit."""
 _DEVICE_MILLI, _NODE_MILLI_MAX = 1000, 16000
 IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 0.1, 86400
 """Range of the time after which memory counts as idle."""
@@ -52,7 +53,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"memory {text!r} is not a whole number of bytes: write for example 8GiB or 512MiB")
     if not 0 < size <= _SIZE_MAX:
         raise UsageError(f"memory {text!r} is out of range: give more than 0 and at most 16TiB")
-    if size < _BARE_BYTES_MIN and (bare := _BARE.fullmatch(stripped)):
+    if size < BARE_BYTES_MIN and (bare := _BARE.fullmatch(stripped)):
         raise UsageError(f"memory {text!r} has no unit and would be bytes: write {bare[1]}GiB or {bare[1]}MiB")
     return int(size)
 

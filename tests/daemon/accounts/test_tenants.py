@@ -106,6 +106,12 @@ def test_first_tenant_of_a_new_file(tmp_path):
     assert (again.time, again.users) == (300, ("root", 7))
 
 
+def test_numbers_of_the_node_api_are_written_so_that_the_file_can_be_read_again(tmp_path):
+    path = tmp_path / "t.toml"
+    load(path).set("a", TenantPolicy(time=5, memory=4096, host_memory=1 << 30))
+    assert (load(path)["a"].time, load(path)["a"].memory, load(path)["a"].host_memory) == (5, 4096, 1 << 30)
+
+
 def test_a_file_with_a_byte_order_mark_is_read_and_changed(tmp_path):
     path = tmp_path / "t.toml"
     path.write_bytes(b"\xef\xbb\xbf# of Zo\xc3\xab\n[tenants.a]\ntime = '100m'\n")
