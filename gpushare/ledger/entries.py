@@ -37,7 +37,8 @@ class Period(Struct, frozen=True):
     `waited_owed_ns`, `waited_limit_ns`: the parts of `waited_ns` while it was owed guaranteed time, and while it had
     used all that its limit allows; during the rest it had had its guarantee. `launches`: kernels, graphs and other
     work. `extra_ns`: of what it used and did not borrow, what it had beyond `granted_ns`, out of what no grant has
-    asked for of its tenant's guarantee.
+    asked for of its tenant's guarantee. `lent_ns`: of `granted_ns` and what it could have had of that, what others
+    borrowed.
 
     Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
     """

@@ -153,8 +153,8 @@ def begin(since: Instant, to: Instant) -> int:
 def periods(samples: list[Sample], to: Instant) -> list[Period]:
     """Returns rows for the ledger, and begins new periods.
 
-    What grants borrowed on a device was lent by the others on it, in proportion to what each left of its guarantee. The
-    part of a device that is guaranteed to no grant counts as a lender too.
+    What grants borrowed on a device was lent by the others on it, in proportion to what each left of its guarantee and
+    extra. The part of a device that no grant is served with counts as a lender too.
     """
     there: dict[str, _Lending] = {}
     parts = []
@@ -172,7 +172,10 @@ class _Part:
     """Values of a period that are needed before its row can be made: what a grant lent depends on all other grants of
     the device."""
 
-    __slots__ = ("borrowed_ns", "extra_ns", "from_ns", "granted_ns", "sample", "unused_ns", "used_ns", "wall_ns")
+    __slots__ = (
+        *("borrowed_ns", "extra_ns", "from_ns", "granted_ns"),
+        *("sample", "served_ns", "unused_ns", "used_ns", "wall_ns"),
+    )
 
     def __init__(self, sample: Sample, to: Instant) -> None:
         stats, written = sample.stats, sample.book.written
@@ -180,13 +183,13 @@ class _Part:
         self.from_ns = begin(sample.book.written_at, to)
         self.wall_ns = to.wall_ns - self.from_ns
         self.granted_ns = self.wall_ns * sample.guarantee_milli // 1000
+        self.served_ns = self.wall_ns * max(sample.guarantee_milli, sample.served_milli) // 1000
         self.used_ns = max(0, stats.leased_ns - written.leased_ns)
         self.borrowed_ns = max(0, stats.borrowed_ns - written.borrowed_ns)
         owned_ns = max(0, self.used_ns - self.borrowed_ns)
-        self.unused_ns = max(0, self.granted_ns - owned_ns)
+        self.unused_ns = max(0, self.served_ns - owned_ns)
         # No more than it may have of that: one that has none, and was served early, is charged what it asked for.
-        extra_milli = max(0, sample.served_milli - sample.guarantee_milli)
-        self.extra_ns = min(max(0, owned_ns - self.granted_ns), self.wall_ns * extra_milli // 1000)
+        self.extra_ns = max(0, min(owned_ns, self.served_ns) - self.granted_ns)
 
 
 def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
@@ -224,17 +227,17 @@ def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
 class _Lending:
     """Sums of one device's parts."""
 
-    granted_ns: int = 0
+    served_ns: int = 0
     borrowed_ns: int = 0
     unused_ns: int = 0
 
     def count(self, part: _Part) -> None:
-        self.granted_ns += part.granted_ns
+        self.served_ns += part.served_ns
         self.borrowed_ns += part.borrowed_ns
         self.unused_ns += part.unused_ns
 
     def lent(self, part: _Part) -> int:
-        unowned = max(0, part.wall_ns - self.granted_ns)
+        unowned = max(0, part.wall_ns - self.served_ns)
         return lending.lent(part.unused_ns, unowned + self.unused_ns, self.borrowed_ns - part.borrowed_ns)
 
 

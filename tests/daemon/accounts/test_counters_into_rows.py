@@ -81,11 +81,13 @@ def test_what_is_used_beyond_what_was_asked_for_is_extra_up_to_what_its_tenants_
 
 
 def test_lent_is_what_others_borrowed():
-    owner = sample("owner", 750, {"leased_ns": 0})
-    borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
-    rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND))}
-    assert rows["owner"].lent_ns == 3 * SECOND // 4
-    assert rows["borrower"].lent_ns == 0
+    """Of what it is served with, whatever part of that it has asked for."""
+    for asked in (750, 100):
+        owner = replace(sample("owner", asked, {"leased_ns": 0}), served_milli=750)
+        borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
+        rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND))}
+        assert rows["owner"].lent_ns == 3 * SECOND // 4
+        assert rows["borrower"].lent_ns == 0
 
 
 def test_time_guaranteed_to_nobody_lends_too():
