@@ -33,15 +33,16 @@ class Devices:
         self.idle_bytes: Callable[[str], int] = lambda _device: 0
         self._sensors: dict[str, Sensors] = {}
         self._read_at = -math.inf
+        self._reading = asyncio.Lock()
 
     async def views(self) -> list[types.Device]:
         """Returns the answer to GET /v1/devices. Asks the driver for memory in use and its sensors, in a thread: it may
         be slow."""
-        devices = list(self._state.devices)
         used = await asyncio.to_thread(self._memory_used)
-        if (now := time.monotonic()) - self._read_at >= SENSORS_SECONDS:
-            self._read_at = now
-            self._sensors = await asyncio.to_thread(self._read_sensors, devices)
+        async with self._reading:  # who asks beside another gets what that one reads
+            if time.monotonic() - self._read_at >= SENSORS_SECONDS:
+                self._sensors = await asyncio.to_thread(self._read_sensors)
+                self._read_at = time.monotonic()
         return [self._view(device, used[device.index]) for device in self._state.devices]
 
     def _view(self, device: Device, used: int) -> types.Device:
@@ -50,8 +51,8 @@ class Devices:
         sensors = self._sensors.get(device.id, Sensors())
         return view.device_view(device, self._backend.name, self._state, stats, used, idle, sensors)
 
-    def _read_sensors(self, devices: list[Device]) -> dict[str, Sensors]:
-        return {device.id: self._backend.sensors(device.index) for device in devices}
+    def _read_sensors(self) -> dict[str, Sensors]:
+        return {device.id: self._backend.sensors(device.index) for device in self._state.devices}
 
     def _memory_used(self) -> list[int]:
         used = []
