@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from gpushare.errors import GoneError, GpushareError, LaterError, MakingRoomError, UsageError
-from gpushare.text.names import composed
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -24,13 +23,12 @@ _PAUSES = 0.05, 2.0
 
 def segment(name: str) -> str:
     """A name as a segment of a target."""
-    return quote(composed(name), safe="", errors="surrogateescape")
+    return quote(name, safe="", errors="surrogateescape")
 
 
 def query_of(given: Mapping[str, object]) -> str:
     """The query of a target."""
-    typed = {key: composed(value) if isinstance(value, str) else value for key, value in given.items()}
-    return urlencode(typed, errors="surrogateescape")
+    return urlencode(given, errors="surrogateescape")
 
 
 def encoded(body: Any) -> bytes:

@@ -109,7 +109,7 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         )
     return Tenant(
         name=name,
-        parent=policy.parent,
+        parent=None if policy.parent is None else names.composed(policy.parent),
         time=time,
         memory=_memory(name, "memory", policy.memory),
         time_limit=limit,

@@ -14,6 +14,7 @@ from gpushare.daemon.host.readers import Readers
 from gpushare.daemon.state.state import State
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import GpushareError, RefusedError
+from gpushare.text import names
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +38,13 @@ class Tenancy:
 
     def set(self, name: str, policy: tenant_types.TenantPolicy) -> tenant_types.Tenant:
         """Makes a tenant or replaces its policy. Raises UsageError or RefusedError for what cannot be promised."""
-        before = self.by_name()
+        name, before = names.composed(name), self.by_name()
         self._state.tenants.set(name, policy)
         return self._set(name, before)
 
     async def change(self, name: str, patch: tenant_types.TenantPatch) -> tenant_types.TenantChange:
         """Changes what the patch names, or makes the tenant. Raises UsageError or RefusedError."""
-        before, changes = self.by_name(), self._state.tenants.changes
+        name, before, changes = names.composed(name), self.by_name(), self._state.tenants.changes
         was, now = self._state.tenants.change(name, patch)
         is_changed = self._state.tenants.changes != changes
         shown = self._set(name, before) if is_changed else view.tenant_view(name, self._state)
@@ -64,6 +65,7 @@ class Tenancy:
 
     def remove(self, name: str, source: str = tenant_types.FILE) -> None:
         """Removes a tenant. Raises NotFoundError, or RefusedError where it has grants."""
+        name = names.composed(name)
         users = [live.id for live in self._state if live.record.tenant == name]
         if users and name != "default":
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")

@@ -163,7 +163,7 @@ class Api:
             epoch=http.number(request, "epoch"),
             limit=http.number(request, "limit"),
             grant=request.query.get("grant"),
-            tenant=request.query.get("tenant"),
+            tenant=http.tenant(request),
             device=request.query.get("device"),
             kind=request.query.get("kind"),
         )
@@ -191,7 +191,7 @@ class Api:
         since, until = http.number(request, "since"), http.number(request, "until")
         cuts = http.ascending(request, "cuts", CUTS_MAX)
         async with self._reads:
-            found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"), cuts)
+            found = await usage.usage(self._state.ledger, by, since, until, http.tenant(request), cuts)
         return http.json_answer(found)
 
     async def usage_slots(self, request: web.Request) -> web.Response:

@@ -16,6 +16,7 @@ from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.http.reception import Connection, refusal
 from gpushare.daemon.http.route import Route
 from gpushare.errors import FailedError, GpushareError, MethodError, NotFoundError, UsageError
+from gpushare.text import names
 
 BODY = web.RequestKey("body", bytearray)
 
@@ -127,6 +128,12 @@ def number(request: web.Request, name: str) -> int | None:
     if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) >= 1 << 63:
         raise UsageError(f"{name}={text[:40]!r} is not a number")
     return int(text)
+
+
+def tenant(request: web.Request) -> str | None:
+    """The tenant in the request's query, in whichever form it was typed; None: there is none."""
+    name = request.query.get("tenant")
+    return None if name is None else names.composed(name)
 
 
 def ascending(request: web.Request, name: str, most: int) -> tuple[int, ...]:

@@ -58,7 +58,10 @@ def test_one_through_the_whole(daemon, client):
 
     said("tenants", "set", "研究室", "--time", "50%")
     said("tenants", "set", typed, "--time", "25%")
-    made = client.create(memory="1GiB", time="10%", tenant=typed, keep=True)
+    client.change_tenant("b2b", {"parent": typed})
+    assert {one["name"]: one["parent"] for one in client.tenants()}["b2b"] == name
+    made = client.create(memory="1GiB", time="10%", tenant=typed, keep=True, key=f"{typed}/1")
+    assert [one["id"] for one in client.grants(key_prefix=typed)] == [made["id"]], "a key is kept as it was written"
     assert made["tenant"] == name and client.grant(made["id"])["tenant"] == name
     assert f"{name} " in said("ps") and f"{name}," in said("why", made["id"])
     listed = [line.rstrip() for line in said("tenants", "list").splitlines()]
@@ -69,5 +72,6 @@ def test_one_through_the_whole(daemon, client):
     refused = daemon.cli_here("tenants", "set", "研究室\u202e")
     assert refused.returncode == 2 and "is not a name" in refused.stderr and "\u202e" not in refused.stderr
     client.release(made["id"])
+    client.remove_tenant("b2b")
     said("tenants", "remove", typed)
     assert name not in said("tenants", "list")
