@@ -27,13 +27,14 @@ class MemoryRefusals:
 
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state, self._arbiter = state, arbiter
-        self._told: dict[str, tuple[int, dict[int, int]]] = {}
-        """By grant: when its last event was recorded, monotonic, and how many calls by ordinal had been told then."""
+        self._told: dict[str, tuple[int | None, dict[int, int]]] = {}
+        """By grant that was refused memory in this run of the daemon: when its last event was recorded, monotonic, and
+        how many calls by ordinal had been told then, by earlier runs too."""
 
     def look(self, live: Live) -> bool:
         """Counts what the processes of a grant say now. True: there is something new, and it is time to publish it."""
         self._count(live)
-        return bool(live.record.refused) and self._tell(live, _TELL_NS)
+        return self._tell(live, _TELL_NS)
 
     def left(self, live: Live, slot: int) -> None:
         """Called before the slot of a process that has ended is emptied."""
@@ -44,8 +45,7 @@ class MemoryRefusals:
     def ends(self, live: Live) -> None:
         """Called with a grant that is about to end, while it is still served."""
         self._count(live)
-        if live.record.refused:
-            self._tell(live, 0)
+        self._tell(live, 0)
         self._told.pop(live.id, None)
 
     def _count(self, live: Live) -> None:
@@ -55,6 +55,7 @@ class MemoryRefusals:
     def _read(self, live: Live, member: MemberRecord) -> None:
         if live.usage is None or live.usage.refusals(member.slot) == member.refusals:
             return
+        self._told.setdefault(live.id, (None, _calls(live)))
         said = live.usage.refused(member.slot)
         new, member.refusals = (said.calls - member.refusals) % _CALLS, said.calls
         ordinal = said.ordinal if said.ordinal < len(live.record.places) else 0
@@ -72,14 +73,15 @@ class MemoryRefusals:
         )
 
     def _tell(self, live: Live, least_ns: int) -> bool:
-        now = time.monotonic_ns()
-        at, told = self._told.get(live.id, (None, {}))
+        if live.id not in self._told:
+            return False
+        now, (at, told) = time.monotonic_ns(), self._told[live.id]
         new = [one for one in live.record.refused if one.calls != told.get(one.ordinal, 0)]
         if not new or (at is not None and now - at < least_ns):
             return False
         for one in new:
             self._event(live, one, told.get(one.ordinal, 0))
-        self._told[live.id] = now, {one.ordinal: one.calls for one in live.record.refused}
+        self._told[live.id] = now, _calls(live)
         return True
 
     def _event(self, live: Live, one: Refusals, before: int) -> None:
@@ -91,6 +93,11 @@ class MemoryRefusals:
             found = Counted(one.calls - before, last.asked_bytes, last.left_bytes, last.limit_bytes, Refusal(why))
             self._arbiter.refused(live.handle, place.index, found)
         self._state.decisions.refused(live.id, place.index, refused_in_words(one.calls, asdict(last)), one.calls, last)
+
+
+def _calls(live: Live) -> dict[int, int]:
+    """By ordinal of a device, how many calls are counted."""
+    return {one.ordinal: one.calls for one in live.record.refused}
 
 
 _WHY: dict[int, Literal["limit", "device", "away"]] = {
