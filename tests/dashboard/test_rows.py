@@ -92,7 +92,14 @@ def test_teams_have_what_is_below_them():
         ("gone/x", 1, False, 4),
         ("gone/x/y", 2, False, 4),
     ]
-    assert teams.tree([row("a", 1)], {"a": "b", "b": "a"})  # never endless
+    ring = teams.tree([row("a", 1), row("b", 2), row("c", 4)], {"a": "b", "b": "a", "c": "b"})  # of two nodes
+    assert [(one.name, one.level, bill.used(one.sums) // (3600 * 10**9)) for one in ring] == [
+        ("a", 0, 7),
+        ("a", 1, 1),
+        ("b", 1, 6),
+        ("b", 2, 2),
+        ("c", 2, 4),
+    ]
 
 
 def test_idle_time_is_of_those_who_were_guaranteed_it():

@@ -139,7 +139,7 @@ def tenant(request: web.Request) -> str | None:
 def ascending(request: web.Request, name: str, most: int) -> tuple[int, ...]:
     """Numbers in the request's query with commas between them, each larger than the one before; empty: there are none.
     Raises UsageError."""
-    parts = request.query.get(name, "").split(",", most) if name in request.query else []
+    parts = request.query[name].split(",") if name in request.query else []
     for part in parts:
         if not part.isascii() or not part.isdecimal() or len(part) > 19 or int(part) >= 1 << 62:
             raise UsageError(f"{name} is out of range: {part[:40]!r} is not a number below 2^62")

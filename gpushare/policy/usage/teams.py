@@ -26,10 +26,8 @@ def tree(rows: Iterable[bill.Row], parents: Mapping[str, str | None]) -> list[Te
         own.setdefault(row.get("tenant", ""), []).append(row)
     below: dict[str | None, set[str]] = {}
     for name in own:
-        seen = {name}
-        while (above := parent(name, parents)) is not None and above not in seen:
+        while (above := _above(name, parents)) is not None:
             below.setdefault(above, set()).add(name)
-            seen.add(above)
             name = above
         below.setdefault(None, set()).add(name)
 
@@ -45,6 +43,16 @@ def tree(rows: Iterable[bill.Row], parents: Mapping[str, str | None]) -> list[Te
             yield from walk(name, level + 1)
 
     return list(walk(None, 0))
+
+
+def _above(name: str, parents: Mapping[str, str | None]) -> str | None:
+    """As `parent`. Nodes may disagree on who is part of whom, and their tenants together be a ring: the first of its
+    names is then of no other."""
+    ring, above = [name], parent(name, parents)
+    while above is not None and above not in ring:
+        ring.append(above)
+        above = parent(above, parents)
+    return None if above == name == min(ring) else parent(name, parents)
 
 
 def parent(name: str, parents: Mapping[str, str | None]) -> str | None:

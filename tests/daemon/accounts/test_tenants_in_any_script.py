@@ -68,7 +68,8 @@ def test_one_through_the_whole(daemon, client):
     [title, own, *_] = [listed[0], *(line for line in listed if line.startswith("研究室"))]
     assert width.columns(own[: own.index("idle")]) == title.index("STATE")
     assert f'tenant="{name}"' in client.text("/metrics")
-    assert client.call("GET", f"/v1/usage?{query_of({'tenant': typed})}")
+    whose = {row["tenant"] for row in client.call("GET", f"/v1/usage?{query_of({'tenant': typed})}")["rows"]}
+    assert whose <= {name}
     refused = daemon.cli_here("tenants", "set", "研究室\u202e")
     assert refused.returncode == 2 and "is not a name" in refused.stderr and "\u202e" not in refused.stderr
     client.release(made["id"])
