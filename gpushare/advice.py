@@ -13,12 +13,18 @@ _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Directories in which the daemon's unit may be."""
 _SYSTEMD = Path("/run/systemd/system")
-_SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where root looks for a program that it runs: the caller's PATH is not trusted."""
+
+
+def systemctl() -> str | None:
+    """The program that speaks to systemd; None where that is not this machine's init."""
+    return shutil.which("systemctl", path=SYSTEM_PATH) if _SYSTEMD.is_dir() else None
 
 
 def systemd_runs() -> bool:
     """Whether systemd is this machine's init, and can be spoken to."""
-    return _SYSTEMD.is_dir() and shutil.which("systemctl", path=_SYSTEM_PATH) is not None
+    return systemctl() is not None
 
 
 def as_root(command: str) -> str:
