@@ -34,7 +34,7 @@ def grant(found: Json) -> Json:
         kind=found["kind"],
         pids=len(found["processes"]),
         program=overview.without_directory(workload["program"]),
-        container=workload["container"],
+        container=overview.short_id(workload["container"]),
         pod=workload["pod"] and f"{workload['pod']['namespace']}/{workload['pod']['name']}",
         uid=found["uid"],
         created_ns=found["created_ns"],

@@ -42,7 +42,7 @@ def test_a_grant_says_what_runs_in_it_and_where():
     workload = {"program": "/usr/bin/python3 train.py", "container": "c" * 64, "pod": pod}
     none = {"key": None, "part_of": None, "eviction": None, "walls": [], "devices": []}
     row = rows.grant({**tops.grant("g-1", workload=workload), **none})
-    assert (row["program"], row["container"], row["pod"]) == ("python3 train.py", "c" * 64, "ml/train-0")
+    assert (row["program"], row["container"], row["pod"]) == ("python3 train.py", "c" * 12, "ml/train-0")
     assert rows.grant({**tops.grant("g-2"), **none}).keys().isdisjoint(("program", "container", "pod"))
 
 

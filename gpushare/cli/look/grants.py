@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare.cli.command import say
-from gpushare.cli.look.columns import BY_NAME, DEFAULT, ENDED, Column
+from gpushare.cli.look.columns import BY_NAME, DEFAULT, Column
 from gpushare.text import reasons
+from gpushare.text.rules import ENDED
 from gpushare.text.width import columns as width_of
 from gpushare.text.width import padded as filled
 

@@ -65,7 +65,7 @@ function notes(grant) {
 
 // What runs in a grant: its program, and where and whose it is.
 function runs({ program, container, pod, phase, pids = 0, uid = 0 }) {
-  const where = pod ? `pod ${pod}` : container ? `container ${container.slice(0, 24)}` : "";
+  const where = pod ? `pod ${pod}` : container ? `container ${container}` : "";
   const what = program || (pids ? count(pids, "process").replace("processs", "processes") : "nothing yet");
   return [what, [phase === "active" ? "" : phase, where, uid ? `user ${uid}` : "root"].filter(Boolean).join(", ")];
 }
