@@ -54,9 +54,14 @@ def service(act: str, unit: str, otherwise: str) -> str:
     return f"`{as_root(f'systemctl {act} {unit}')}`" if systemd_runs() else otherwise
 
 
+def unit() -> Path | None:
+    """The daemon's unit, where one is installed."""
+    return next((path for name in UNITS if (path := Path(name, "gpushare.service")).exists()), None)
+
+
 def daemon() -> str:
     """How a daemon is started: the service where it is installed and systemd runs, else by hand."""
-    if systemd_runs() and any(Path(name, "gpushare.service").exists() for name in UNITS):
+    if systemd_runs() and unit() is not None:
         return f"`{as_root('systemctl start gpushare')}`"
     return "`gpushare daemon`"
 
