@@ -13,12 +13,18 @@ _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Directories in which the daemon's unit may be."""
 _SYSTEMD = Path("/run/systemd/system")
-_SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where root looks for a program that it runs: the caller's PATH is not trusted."""
+
+
+def systemctl() -> str | None:
+    """The program that speaks to systemd; None where that is not this machine's init."""
+    return shutil.which("systemctl", path=SYSTEM_PATH) if _SYSTEMD.is_dir() else None
 
 
 def systemd_runs() -> bool:
     """Whether systemd is this machine's init, and can be spoken to."""
-    return _SYSTEMD.is_dir() and shutil.which("systemctl", path=_SYSTEM_PATH) is not None
+    return systemctl() is not None
 
 
 def as_root(command: str) -> str:
@@ -48,9 +54,14 @@ def service(act: str, unit: str, otherwise: str) -> str:
     return f"`{as_root(f'systemctl {act} {unit}')}`" if systemd_runs() else otherwise
 
 
+def unit() -> Path | None:
+    """The daemon's unit, where one is installed."""
+    return next((path for name in UNITS if (path := Path(name, "gpushare.service")).exists()), None)
+
+
 def daemon() -> str:
     """How a daemon is started: the service where it is installed and systemd runs, else by hand."""
-    if systemd_runs() and any(Path(name, "gpushare.service").exists() for name in UNITS):
+    if systemd_runs() and unit() is not None:
         return f"`{as_root('systemctl start gpushare')}`"
     return "`gpushare daemon`"
 

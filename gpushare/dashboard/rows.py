@@ -23,7 +23,7 @@ def _some(**fields: Any) -> Json:
 def grant(found: Json) -> Json:
     """Returns the row of a Grant."""
     gang, part = found["gang"] or {}, found["part_of"]
-    eviction = found["eviction"]
+    eviction, workload = found["eviction"], found["workload"]
     return _some(
         id=found["id"],
         tenant=found["tenant"],
@@ -33,7 +33,9 @@ def grant(found: Json) -> Json:
         gang=gang.get("id") or (part and f"{part['gang']} {part['part']}"),
         kind=found["kind"],
         pids=len(found["processes"]),
-        **{name: found.get(name) for name in ("program", "container", "pod")},
+        program=overview.without_directory(workload["program"]),
+        container=overview.short_id(workload["container"]),
+        pod=workload["pod"] and f"{workload['pod']['namespace']}/{workload['pod']['name']}",
         uid=found["uid"],
         created_ns=found["created_ns"],
         notice=found["notice"],

@@ -147,10 +147,11 @@ def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
 
 def _plugin() -> Iterator[Finding]:
     """An engine that requires gpushare's NRI plugin starts no container without it."""
-    if not advice.systemd_runs():
+    systemctl = advice.systemctl()
+    if systemctl is None:
         return
     for engine in configuration.requiring_plugin():
-        done = subprocess.run(["systemctl", "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
+        done = subprocess.run([systemctl, "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
         if done.returncode:
             yield NO_PLUGIN(engine=engine)
 

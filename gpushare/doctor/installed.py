@@ -60,7 +60,6 @@ WRITABLE = Check(
     "The daemon runs as root: any user who can change what it reads or starts can become root.",
 )
 
-UNITS = advice.UNITS
 _CONFIG = Path("/etc/gpushare")
 
 
@@ -110,13 +109,8 @@ def _unlike_record() -> list[str]:
     return found
 
 
-def unit() -> Path | None:
-    """The daemon's unit."""
-    return next((path for name in UNITS if (path := Path(name) / "gpushare.service").exists()), None)
-
-
 def _unit() -> Iterator[Finding]:
-    path = unit()
+    path = advice.unit()
     text = (read(path) if path else None) or b""
     for line in text.decode(errors="replace").splitlines():
         program = line.partition("ExecStart=")[2].partition(" ")[0].strip('"')

@@ -14,7 +14,6 @@ from typing import Any
 from gpushare import __version__, advice, paths
 from gpushare.client import Client
 from gpushare.doctor.finding import Check, Finding, shortened
-from gpushare.doctor.installed import unit
 from gpushare.errors import GpushareError
 
 GROUP = "gpushare"
@@ -173,7 +172,7 @@ def query(client: Client) -> tuple[Answers, list[Finding]]:
 
 def _unreachable(path: Path, error: GpushareError) -> Finding:
     by_hand = f"`{advice.gpushare('daemon')}`"
-    start = advice.service("start", "gpushare", by_hand) if unit() else by_hand
+    start = advice.service("start", "gpushare", by_hand) if advice.unit() else by_hand
     try:
         info = path.lstat()
     except PermissionError:

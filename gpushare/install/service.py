@@ -5,15 +5,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from gpushare import advice
 from gpushare.install.items import UNIT
 
 GROUP = "gpushare"
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # the caller's is not trusted
 
 
 def command(*words: str) -> str:
     """Runs a command; returns why it failed, empty on success."""
-    program = shutil.which(words[0], path=_PATH)
+    program = shutil.which(words[0], path=advice.SYSTEM_PATH)
     if program is None:
         return f"there is no {words[0]} here"
     try:

@@ -54,11 +54,16 @@ _SHOWN_MAX = 200
 
 
 def command(pid: int) -> str:
-    """A process's command line: printable, at most 200 characters; empty where it has none, or has ended."""
+    """A process's command line, or its name where it has erased that: printable, at most 200 characters; empty where it
+    has ended."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(_READ_MAX)
+        text = _read(pid, "cmdline") or _read(pid, "comm")
     except OSError:
         return ""
-    text = words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "surrogateescape")
     return printable(text)[:_SHOWN_MAX]
+
+
+def _read(pid: int, name: str) -> str:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        words = file.read(_READ_MAX)
+    return words.rstrip(b"\0\n").replace(b"\0", b" ").decode("utf-8", "surrogateescape")

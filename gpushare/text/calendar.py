@@ -11,6 +11,8 @@ from gpushare.errors import UsageError
 PERIODS = ("day", "week", "month")
 CUTS_MAX = 366
 """Most periods in a question: the days of a year. They fit in a request's line."""
+_LATEST_NS = (1 << 63) - 1
+"""The last moment that the record can name: in 2262."""
 _DEFAULT = "30d"
 _AGO = re.compile(r"([0-9]{1,6})(s|m|h|d|w|mo)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -44,8 +46,8 @@ def zone(name: str) -> tzinfo | None:
 
 
 def moment(text: str, where: tzinfo | None) -> int:
-    """The moment that a person has written, in ns: WRITTEN, or any ISO 8601 time. Days, weeks and months ago are those
-    of the calendar, at the same time of day. Raises UsageError."""
+    """The moment that a person has written, in ns: WRITTEN, or any ISO 8601 time; 0 for an earlier one, _LATEST_NS for
+    a later one. Days, weeks and months ago are those of the calendar, at the same time of day. Raises UsageError."""
     text = text.strip()
     now = time.time_ns()
     if match := _AGO.fullmatch(text):
@@ -68,7 +70,7 @@ def moment(text: str, where: tzinfo | None) -> int:
         found = datetime.fromisoformat(f"{text}-01" if _MONTH.fullmatch(text) else text)
     except ValueError:
         raise UsageError(f"{text!r} is no time: give {WRITTEN}") from None
-    return _ns(found, where) if found.tzinfo is None else max(0, int(found.timestamp() * 10**9))
+    return _ns(found, where) if found.tzinfo is None else _bounded(int(found.timestamp() * 10**9))
 
 
 def question(since: str | None, until: str | None, by: str, where: tzinfo | None) -> dict[str, str | int | None]:
@@ -79,20 +81,21 @@ def question(since: str | None, until: str | None, by: str, where: tzinfo | None
         return {"by": by, "since": None if since is None else moment(since, where), "until": ends}
     begins = moment(since or _DEFAULT, where)
     found = cuts(begins, max(begins + 1, time.time_ns() if ends is None else ends), by, where)
-    if len(found) > CUTS_MAX:
-        raise UsageError(f"that is {len(found)} {by}s, {CUTS_MAX} at most: begin later, or ask for longer periods")
     if since is None or _AGO.fullmatch(since.strip()):
         begins = found[0]  # so that the first day of seven is whole
     return {"by": "period", "since": begins, "until": ends, "cuts": ",".join(map(str, found))}
 
 
 def cuts(since_ns: int, until_ns: int, period: str, where: tzinfo | None) -> list[int]:
-    """Where the periods between two moments begin, in ns, in order: the first at or before `since_ns`."""
+    """Where the periods between two moments begin, in ns, in order: the first at or before `since_ns`. Raises
+    UsageError for more than CUTS_MAX."""
     begin, found = _begin(local(since_ns, where), period), list[int]()
     for at in _following(begin, period):
         ns = _ns(at, where)
-        if ns >= until_ns and found:
+        if ns >= min(until_ns, _LATEST_NS) and found:
             return found
+        if len(found) == CUTS_MAX:
+            raise UsageError(f"that is more than {CUTS_MAX} {period}s: ask for a shorter time, or for longer periods")
         if not found or ns > found[-1]:
             found.append(ns)
     raise AssertionError
@@ -114,11 +117,15 @@ def local(ns: int, where: tzinfo | None) -> datetime:
 
 
 def _ns(shown: datetime, where: tzinfo | None) -> int:
-    """The moment at which the clocks show this; the first such moment. 0 at least."""
+    """The moment at which the clocks show this; the first such moment, within the bounds of `moment`."""
     try:
-        return max(0, int(shown.replace(tzinfo=where).timestamp()) * 10**9)
+        return _bounded(int(shown.replace(tzinfo=where).timestamp()) * 10**9)
     except (OverflowError, ValueError, OSError):
-        return 0
+        return 0 if shown.year <= 1970 else _LATEST_NS
+
+
+def _bounded(ns: int) -> int:
+    return max(0, min(ns, _LATEST_NS))
 
 
 def _begin(shown: datetime, period: str) -> datetime:

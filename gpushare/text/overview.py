@@ -25,6 +25,11 @@ def without_directory(command: str) -> str:
     return f"{program.rpartition('/')[2] or program}{space}{words}"
 
 
+def short_id(container: str) -> str:
+    """A container's id as engines show it, 12 of its 64 hex digits; a name as it is."""
+    return container[:12] if len(container) >= 32 else container
+
+
 def guaranteed_milli(device: Json) -> int:
     """Time of a device that a grant has asked for and was granted. `device`: a GrantDevice."""
     return int(device["guaranteed_milli"])

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from gpushare.text.overview import WHOLE, extra_milli, guarantee, guaranteed_milli
+from gpushare.text.rules import ENDED
 from gpushare.text.units import format_size, format_time
 
 Json: TypeAlias = Any
 """A wire type of gpushare.api, as a plain dict."""
 
-_ENDED = ("released", "expired", "failed")
 _WAITS_MILLI = 50
 """A shorter wait in the last second does not make a program slow."""
 _NEAR_MILLI = 50
@@ -52,7 +52,7 @@ def _more_memory(grant: Json, last: Json) -> str:
     if last["why"] == "away":
         return "start it with --idle-memory keep, or give it more patience (allocation_wait_seconds)"
     size = format_size(_rounded(last["limit_bytes"] - last["left_bytes"] + last["asked_bytes"]))
-    if grant["phase"] in _ENDED:
+    if grant["phase"] in ENDED:
         return f"start it again with --memory {size}"
     return f"`gpushare grant resize {grant['id']} --memory {size}`, or let the program take less"
 
@@ -73,7 +73,7 @@ def slow(
     """Why a grant is not faster, the most important reason first. `others`: grants, among them those on its devices;
     `devices`: of the node; `tenant`: its own; `findings`: of the audit. `at_ns`: wall time now."""
     found = [text for device in grant["devices"] if (text := refused(grant, device, at_ns))]
-    if grant["phase"] in _ENDED:
+    if grant["phase"] in ENDED:
         return found
     if grant["phase"] not in ("active", "suspended"):
         return [*found, f"nothing of it runs yet: it is {grant['phase']}"]

@@ -33,6 +33,9 @@ TAKEN = {
 }
 """Why a lease was taken; `other`: the grant that took it."""
 
+ENDED = ("released", "expired", "failed")
+"""Phases of grants that have ended."""
+
 EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "refused")
 """Kinds of receipts that can be asked for."""
 

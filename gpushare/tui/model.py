@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
-from gpushare.text.overview import DeviceTime, device_time, guaranteed_milli, tree
+from gpushare.text.overview import DeviceTime, device_time, guaranteed_milli, short_id, tree
 from gpushare.tui import processes
 from gpushare.tui.processes import Host, Process
 
@@ -15,8 +15,6 @@ Json: TypeAlias = Any
 
 KEPT = 120
 """Number of looks kept in a history: more than the widest column shows."""
-_CONTAINER_ID = 12
-"""Characters of a container's id: as many as engines show."""
 LATELY = 5
 """Number of looks that the order by GOT is of: by the last alone, rows would change places at each look."""
 
@@ -247,7 +245,7 @@ def _place(workload: Json) -> str:
     """Returns the pod or the container that a grant is used in; empty if it is neither or not known."""
     if pod := workload.get("pod"):
         return "/".join(filter(None, (pod["namespace"], pod["name"], pod["container"])))
-    return str(workload.get("container", ""))[:_CONTAINER_ID]
+    return short_id(workload.get("container", ""))
 
 
 def leader(grant: Json) -> int:

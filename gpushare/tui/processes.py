@@ -1,12 +1,12 @@
 """Processes of this node, as /proc shows them to any user."""
 
 import os
-import pwd
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+
+from gpushare.processes.users import user_name
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -36,15 +36,6 @@ class Host:
     load: float
     memory_used_bytes: int
     memory_bytes: int
-
-
-@lru_cache(maxsize=1024)
-def user_name(uid: int) -> str:
-    """Returns a user's name, or the number where it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 class Processes:
@@ -116,9 +107,9 @@ def _program(pid: int) -> str:
 def tree(pids: Iterable[int], parents: dict[int, int]) -> list[tuple[int, str]]:
     """Returns the processes in the order of a tree, each with the branch that is drawn before it. `parents`: of those
     that are known; one whose parent is not among the processes is at the top."""
-    own = sorted(pids)
+    own = set(pids)
     below: dict[int, list[int]] = {}
-    for pid in own:
+    for pid in sorted(own):
         parent = parents.get(pid, 0)
         below.setdefault(parent if parent in own and parent != pid else 0, []).append(pid)
     found: list[tuple[int, str]] = []

@@ -14,9 +14,10 @@ import msgspec
 from gpushare.client import Client
 from gpushare.client.verbs import segment
 from gpushare.errors import NotFoundError, RefusedError, UsageError
+from gpushare.processes.users import user_name
 from gpushare.text import sentences
 from gpushare.tui.model import Answers, Json, Use, leader
-from gpushare.tui.processes import Processes, user_name
+from gpushare.tui.processes import Processes
 
 PATIENCE_SECONDS = 5.0
 """Timeout for an answer: after it the screen marks its data as old."""

@@ -1,6 +1,7 @@
 """The rows that pages show, made from the node API's answers."""
 
 import pytest
+from views import tops
 
 from gpushare.dashboard import rows
 from gpushare.dashboard.sources import Source, parse
@@ -34,6 +35,15 @@ def test_columns_are_of_what_was_recorded_in_them():
 
 def test_nothing_is_recorded_of_a_ledger_that_is_empty():
     assert rows.usage({"until_ns": 7, "slots": []}, 3, MINUTE)["devices"] == {}
+
+
+def test_a_grant_says_what_runs_in_it_and_where():
+    pod = {"namespace": "ml", "name": "train-0", "container": "main", "uid": ""}
+    workload = {"program": "/usr/bin/python3 train.py", "container": "c" * 64, "pod": pod}
+    none = {"key": None, "part_of": None, "eviction": None, "walls": [], "devices": []}
+    row = rows.grant({**tops.grant("g-1", workload=workload), **none})
+    assert (row["program"], row["container"], row["pod"]) == ("python3 train.py", "c" * 12, "ml/train-0")
+    assert rows.grant({**tops.grant("g-2"), **none}).keys().isdisjoint(("program", "container", "pod"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self
 
 from gpushare.cli.command import say
 from gpushare.client import Client
-from gpushare.errors import GpushareError, NotFoundError
+from gpushare.errors import FailedError, GpushareError, NotFoundError
 from gpushare.processes.helper import end_with_parent
 from gpushare.text.reasons import refused
 from gpushare.text.units import format_size, format_time
@@ -34,6 +34,17 @@ _AGAIN_SECONDS = 0.01
 _RUNNING = ("bound", "active", "suspended")
 
 
+def fork(*opened: int) -> int:
+    """As os.fork. `opened`: descriptors that are closed if it fails. Raises FailedError."""
+    try:
+        return os.fork()
+    except OSError as error:
+        for one in opened:
+            os.close(one)
+        limits = "end some, or raise the limit on their number (`ulimit -u`, pids.max)"
+        raise FailedError(f"no process can be started ({error.strerror}): {limits}") from None
+
+
 class Attended:
     """A command beside which this process stays. Made by `start`."""
 
@@ -45,12 +56,16 @@ class Attended:
     @classmethod
     def start(cls, run: Callable[[], int]) -> Self | int:
         """Starts a command. `run`: replaces the process by it; where that fails, it says why and returns the exit
-        status, which is returned here."""
+        status, which is returned here. Raises FailedError."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
         failed, fails = os.pipe()
         parent = os.getpid()
         sys.stdout.flush()
-        pid = os.fork()
+        try:
+            pid = fork(failed, fails)
+        except FailedError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
         if pid == 0:
             os.close(failed)
             _become_command(parent, before, run, fails)
@@ -113,11 +128,14 @@ def _become_command(parent: int, mask: Any, run: Callable[[], int], fails: int) 
         if os.getppid() == parent:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             status = run()
+    except Exception:  # a defect, and no caller in this process shows it
+        sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os.write(fails, b"x")
+        with contextlib.suppress(OSError):  # the attendant is gone
+            os.write(fails, b"x")
         os._exit(status)
 
 

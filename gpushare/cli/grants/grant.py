@@ -132,7 +132,7 @@ def _add_loan_options(parser: Parser) -> None:
     parser.option(
         "--grace",
         "S",
-        "seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)",
+        "time to give it back, as 30s or 5m (default and maximum: the node's `[reclaim] grace_seconds`)",
         moving.seconds,
     )
     parser.add_argument(
@@ -152,7 +152,8 @@ def add_wait(parser: Parser, seconds: float = WAIT_SECONDS) -> None:
     parser.option(
         "--wait",
         "S",
-        "seconds to wait while others give back memory, or idle memory is moved away (default %(default)g)",
+        "how long to wait, as 30s or 5m, while others give back memory, or idle memory is moved away"
+        " (default %(default)gs)",
         moving.seconds,
         default=seconds,
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpushare.cli.command import answer, client, say
 from gpushare.cli.parser import Parser, checked
-from gpushare.errors import CannotMoveError, FailedError, UsageError
-from gpushare.text.units import format_size
+from gpushare.errors import CannotMoveError, FailedError
+from gpushare.text.units import format_size, parse_duration
 
 _AGAIN_SECONDS = 0.02
 
@@ -46,19 +46,13 @@ def add_wait(parser: Parser, until: str) -> None:
         const=math.inf,
         type=checked(seconds),
         metavar="S",
-        help=f"return once {until}, or after S seconds with an error (default: at once; without S, no limit)",
+        help=f"return once {until}, or after S, as 30s or 5m, with an error (default: at once; without S, no limit)",
     )
 
 
 def seconds(text: str) -> float:
-    """A time to wait. Raises UsageError."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1
-    if not 0 <= found < math.inf:
-        raise UsageError(f"{text!r} is not a number of seconds: give 0 or more")
-    return found
+    """A time to wait, as parse_duration reads it. Raises UsageError."""
+    return parse_duration(text, 0, math.inf)
 
 
 def _suspend(args: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn, Self
 
+from gpushare.cli.grants.attended import fork
 from gpushare.client import Client
 from gpushare.errors import FailedError, GpushareError
 from gpushare.paths import SIM_BINARY, Layout, in_memory
@@ -56,7 +57,12 @@ class Private:
         life, held = os.pipe()
         told, tell = os.pipe()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
-        keeper = os.fork()
+        try:
+            keeper = fork(life, held, told, tell)
+        except FailedError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            directory.rmdir()
+            raise
         if keeper == 0:
             os.close(held)
             os.close(told)

@@ -144,13 +144,16 @@ def _attend(daemon: Client, args: argparse.Namespace, argv: list[str]) -> "Atten
         if args.grant is not None
         else daemon.create(**share_request(args), wait_seconds=args.wait, ttl_seconds=RESERVE_SECONDS)
     )
-    attended = Attended.start(lambda: _enter(daemon, args, grant, argv))
+    attended: Attended | int = EXIT_GPUSHARE
+    try:
+        attended = Attended.start(lambda: _enter(daemon, args, grant, argv))
+    finally:
+        if isinstance(attended, int) and args.grant is None:
+            with contextlib.suppress(GpushareError):
+                daemon.release(grant["id"])
     if not isinstance(attended, int):
         seconds = attended.wait()
         say_what_it_got(daemon, grant, seconds, last=args.simulate is not None)
-    elif args.grant is None:
-        with contextlib.suppress(GpushareError):
-            daemon.release(grant["id"])
     return attended
 
 

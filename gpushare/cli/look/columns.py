@@ -1,22 +1,17 @@
 """The columns of the table of grants."""
 
-import pwd
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from gpushare.cli.command import NOTHING
 from gpushare.errors import UsageError
-from gpushare.text.overview import extra_milli, guaranteed_milli, without_directory
+from gpushare.processes.users import user_name
+from gpushare.text.overview import extra_milli, guaranteed_milli, short_id, without_directory
 from gpushare.text.printable import printable
+from gpushare.text.rules import ENDED
 from gpushare.text.sentences import clock
 from gpushare.text.units import format_size, format_time
-
-ENDED = ("released", "expired", "failed")
-"""Phases of grants that have ended."""
-_ID_SHOWN = 12
-"""Characters of a container's id that are shown of 64 hex digits, as engines do."""
 
 
 class Column(NamedTuple):
@@ -102,26 +97,17 @@ def _age(grant: Any, _: Any) -> str:
     return f"{seconds}s"
 
 
-@cache
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _pod(grant: Any) -> str:
     pod = grant["workload"]["pod"]
     return f"{pod['namespace']}/{pod['name']}" if pod is not None else ""
 
 
 def _container(grant: Any) -> str:
-    name = str(grant["workload"]["container"])
-    return name[:_ID_SHOWN] if len(name) >= 32 else name
+    return short_id(grant["workload"]["container"])
 
 
 def _who(grant: Any, _: Any) -> str:
-    return _pod(grant) or _container(grant) or _user(grant["uid"])
+    return _pod(grant) or _container(grant) or user_name(grant["uid"])
 
 
 def _program(grant: Any, _: Any) -> str:
@@ -207,7 +193,7 @@ COLUMNS = (
         lambda grant: len(grant["processes"]),
     ),
     Column("age", "AGE", "time since it was made", _age, _seconds_old, rank=8),
-    Column("user", "USER", "user who owns it", lambda grant, _: _user(grant["uid"])),
+    Column("user", "USER", "user who owns it", lambda grant, _: user_name(grant["uid"])),
     Column(
         "container", "CONTAINER", "container, as its engine names it", lambda grant, _: _container(grant) or NOTHING
     ),

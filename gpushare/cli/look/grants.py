@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare.cli.command import say
-from gpushare.cli.look.columns import BY_NAME, DEFAULT, ENDED, Column
+from gpushare.cli.look.columns import BY_NAME, DEFAULT, Column
 from gpushare.text import reasons
+from gpushare.text.rules import ENDED
 from gpushare.text.width import columns as width_of
+from gpushare.text.width import padded as filled
 
 _LONG_MILLI = 500
 """A longer wait, in ms of the last second, is explained."""
@@ -36,8 +38,9 @@ def ordered(found: Sequence[Any], by: Column | None = None, reverse: bool = Fals
     return sorted(old_first, key=lambda grant: grant["phase"] in ENDED)
 
 
-def show(found: Sequence[Any], chosen: Sequence[Column] | None = None) -> None:
-    """Prints the table of these grants in their order, a row for each device, and what owners have to know."""
+def show(found: Sequence[Any], chosen: Sequence[Column] | None = None, others: Sequence[Any] | None = None) -> None:
+    """Prints the table of these grants in their order, a row for each device, and what owners have to know. `others`:
+    all grants of their devices (default: these)."""
     if not found:
         say("no grants")
         return
@@ -52,7 +55,7 @@ def show(found: Sequence[Any], chosen: Sequence[Column] | None = None) -> None:
     idle = [False, *(_is_idle(*row) for row in rows)]
     for number, line in enumerate(_lines(shown, texts, width, may_omit=chosen is None)):
         print(_dimmed(line) if idle[number] else line)
-    notices(found)
+    notices(found, found if others is None else others)
 
 
 def _lines(shown: list[Column], texts: list[list[str]], width: int | None, *, may_omit: bool) -> list[str]:
@@ -66,7 +69,7 @@ def _lines(shown: list[Column], texts: list[list[str]], width: int | None, *, ma
         shown, texts, wide = [shown[at] for at in kept], [texts[at] for at in kept], [wide[at] for at in kept]
         _narrow(shown, wide, width)
     padded = [
-        [_padded(cell, size, left=column.is_text) for cell in text]
+        [filled(_cut(cell, size), size, right=not column.is_text) for cell in text]
         for column, text, size in zip(shown, texts, wide, strict=True)
     ]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
@@ -102,12 +105,6 @@ def _cut(text: str, width: int) -> str:
     return f"{text}…" if (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" else f"{text}+"
 
 
-def _padded(cell: str, width: int, *, left: bool) -> str:
-    text = _cut(cell, width)
-    space = " " * (width - width_of(text))
-    return text + space if left else space + text
-
-
 def _is_idle(grant: Any, device: Any) -> bool:
     return grant["phase"] in ENDED or not (device["used_milli"] or device["waiting"])
 
@@ -117,9 +114,9 @@ def _dimmed(line: str) -> str:
     return f"\x1b[2m{line}\x1b[0m" if colour else line
 
 
-def notices(found: Sequence[Any]) -> None:
+def notices(found: Sequence[Any], others: Sequence[Any]) -> None:
     """Prints what owners of grants have to know, what memory was refused them, and why they waited for long: a few
-    lines."""
+    lines. `others`: all grants of their devices."""
     now_ns = time.time_ns()
     lines = []
     for grant in found:
@@ -127,7 +124,7 @@ def notices(found: Sequence[Any]) -> None:
         for device in grant["devices"]:
             news = grant["phase"] in ENDED or _is_news(device, now_ns)
             refused = reasons.refused(grant, device, now_ns) if news else ""
-            waited = reasons.waiting(grant, device, found, least_milli=_LONG_MILLI)
+            waited = reasons.waiting(grant, device, others, least_milli=_LONG_MILLI)
             lines += [f"{grant['id']}: {why}" for why in (refused, waited) if why]
     shown = lines if len(lines) <= _NOTICES + 1 else lines[:_NOTICES]
     for line in shown:

@@ -15,8 +15,9 @@ from gpushare.errors import UsageError
 
 INTERVAL_SECONDS = 2.0
 _REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
-_NAMES_SECONDS = 0.3
-"""Until the daemon has read what runs in grants that nobody has asked about before."""
+_NAMES_SECONDS, _NAMES_AGAIN_SECONDS = 0.3, 0.05
+"""How long, at most, until the daemon has read what runs in grants that nobody has asked about before, and how often it
+is asked meanwhile."""
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves the cursor home and clears the screen."""
 
@@ -78,11 +79,14 @@ class PsCommand(Command):
         if args.json + args.quiet + (args.output is not None) > 1:
             raise UsageError("--json, --quiet and --output are three ways to print: give one of them")
         daemon = client(args)
+        shown = set(columns.DEFAULT if args.output is None else (column.name for column in args.output))
+        needs_names = not (args.watch or args.quiet) and bool(shown & {"program", "command"})
 
         def show() -> None:
             found = daemon.grants(ended=args.all)
-            if not (args.watch or args.quiet) and any(map(_is_unnamed, found)):
-                time.sleep(_NAMES_SECONDS)
+            deadline = time.monotonic() + (_NAMES_SECONDS if needs_names else 0)
+            while time.monotonic() < deadline and any(_is_of(one, args.tenant) and _is_unnamed(one) for one in found):
+                time.sleep(_NAMES_AGAIN_SECONDS)
                 found = daemon.grants(ended=args.all)
             grants = [grant for grant in found if _is_of(grant, args.tenant)]
             if args.sort is not None or not args.json:
@@ -95,7 +99,7 @@ class PsCommand(Command):
             if args.quiet:
                 say_each(grant["id"] for grant in grants)
             else:
-                table.show(grants, args.output)
+                table.show(grants, args.output, others=found)
             if args.watch and not _redraws():
                 print()
 

@@ -54,12 +54,10 @@ def _shut_out(path: Path) -> Iterator[Step]:
 
 
 def _without_a_daemon() -> Iterator[Step]:
-    from gpushare.doctor.installed import unit
-
-    if unit() is not None and not advice.systemd_runs():
+    if advice.unit() is not None and not advice.systemd_runs():
         yield advice.gpushare("daemon"), "this node is installed, without systemd to start its daemon"
         return
-    if unit() is not None:
+    if advice.unit() is not None:
         yield advice.as_root("systemctl start gpushare"), "this node is installed, and its daemon does not run"
         yield "journalctl -u gpushare", "why it does not, where it ended"
         return

@@ -65,12 +65,10 @@ function notes(grant) {
 
 // What runs in a grant: its program, and where and whose it is.
 function runs({ program, container, pod, phase, pids = 0, uid = 0 }) {
-  const where = pod ? `pod ${text(pod)}` : container ? `container ${text(container).slice(0, 24)}` : "";
-  const what = program ? text(program) : pids ? count(pids, "process").replace("processs", "processes") : "nothing yet";
+  const where = pod ? `pod ${pod}` : container ? `container ${container}` : "";
+  const what = program || (pids ? count(pids, "process").replace("processs", "processes") : "nothing yet");
   return [what, [phase === "active" ? "" : phase, where, uid ? `user ${uid}` : "root"].filter(Boolean).join(", ")];
 }
-
-const text = (value) => (typeof value === "string" ? value : value.name ?? JSON.stringify(value));
 
 function row({ grant: { id } }) {
   const cells = COLUMNS.map((column, i) => el("td", { class: column.right ? "r" : i < 3 ? "name" : null }));

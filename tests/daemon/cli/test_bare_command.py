@@ -10,7 +10,6 @@ from machine.members import as_nobody, open_to_members
 
 from gpushare import advice
 from gpushare.cli.main import main
-from gpushare.doctor import installed
 
 
 class Said(Exception):
@@ -21,7 +20,7 @@ class Said(Exception):
 def answer(daemon, tmp_path, monkeypatch):
     """A call that returns what `gpushare` prints for a socket, on a machine without gpushare's unit and without
     engines."""
-    monkeypatch.setattr(installed, "UNITS", (str(tmp_path / "units"),))
+    monkeypatch.setattr(advice, "UNITS", (str(tmp_path / "units"),))
     which = shutil.which  # searches the default path, too
     monkeypatch.setattr(shutil, "which", lambda name, *_, **__: which(name, path=str(tmp_path / "bin")))
     (tmp_path / "units").mkdir()

@@ -1,10 +1,12 @@
 """`gpushare run --simulate` and `--report`: what stays beside a command is seen in one line at its end, and in nothing
 else; and nothing of it is left, however it ends."""
 
+import errno
 import os
 import re
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from machine import ordinary
 from run import running
 from run.waiting import until
 
+from gpushare.cli.grants import private
 from gpushare.client import Client
 from gpushare.text.units import parse_size
 
@@ -167,6 +170,22 @@ def test_a_command_beside_which_something_stays_is_treated_as_if_it_were_alone(d
     assert (out, run.returncode) == ("told\n", 5)
     run = report(daemon, "/dev/null")
     assert (closed(run), run.returncode) == ("gpushare: /dev/null: not executable\n", 126)
+
+
+def test_where_no_process_can_be_made_that_is_said_and_nothing_is_left(daemon, monkeypatch, tmp_path):
+    def fork():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(private, "in_memory", lambda _: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mask, descriptors = signal.pthread_sigmask(signal.SIG_BLOCK, ()), os.listdir("/proc/self/fd")
+    for options in (["--simulate"], ["--report", "--memory=1GiB", "--time=25%"]):
+        done = daemon.cli_here("run", *options, "--", "true")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (125, "", 1), done.stderr
+        assert "no process can be started (Resource temporarily unavailable): end some" in done.stderr
+    assert not daemon.client.grants() and not list(tmp_path.iterdir())
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), os.listdir("/proc/self/fd")) == (mask, descriptors)
 
 
 def test_a_run_waits_for_a_daemon_that_is_being_started(tmp_path):

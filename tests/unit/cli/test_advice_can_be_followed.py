@@ -13,6 +13,7 @@ from gpushare import advice
 from gpushare.adapters import rpc
 from gpushare.cli.adapters import extra
 from gpushare.cli.main import build_parser
+from gpushare.doctor import engines
 from gpushare.doctor.finding import Check
 
 PACKAGE = Path(gpushare.__file__).parent
@@ -79,6 +80,18 @@ def test_a_service_is_managed_by_what_runs_here(monkeypatch):
     for runs, said in ((True, "`sudo systemctl restart docker`"), (False, "by hand")):
         monkeypatch.setattr(advice, "systemd_runs", lambda runs=runs: runs)
         assert advice.service("restart", "docker", "by hand") == said
+
+
+def test_systemctl_is_the_systems_own(monkeypatch, tmp_path):
+    """Also where the caller's PATH has another one, or none."""
+    monkeypatch.setattr(advice, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(advice, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(engines.configuration, "requiring_plugin", lambda: ["crio"])
+    assert not list(engines._plugin())
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    assert [finding.level for finding in engines._plugin()] == ["missing"]
 
 
 def test_the_daemon_is_started_by_what_starts_it_here(monkeypatch, tmp_path):

@@ -96,6 +96,7 @@ def test_choices_are_those_of_the_node_api():
         ("run --memory 8GiB --time 50 -- true", "time '50' has no unit: write 50% or 50m (thousandths: 5%)"),
         ("run --memory 8GiB --time 300 -- true", "time '300' has no unit: write 300m (thousandths: 30%)"),
         ("run --memory 1GiB --time 0,3 -- true", "write 30%, 0.3 or 300m"),
+        ("run --wait soon -- true", "duration 'soon' is none: write for example 30s, 5m"),
         ("run --memory 1GiB --time 30% --class fast -- true", "give interactive, training or inference"),
         ("runtime status --engine dokcer", "did you mean docker?"),
         ("events --kind leases", "did you mean lease"),
@@ -124,6 +125,13 @@ def test_help_is_a_verb_too(capsys):
         with pytest.raises(SystemExit):
             main([*line.split()[1:], "--help"])
         assert by_verb == capsys.readouterr().out
+
+
+def test_times_to_wait_are_written_as_all_durations_are():
+    for given in ("--wait 5m", "--wait 300", "--grace 5m --wait 300s"):
+        args = build_parser().parse_args(["run", *given.split(), "--", "true"])
+        assert args.wait == 300 and args.grace in (None, 300)
+    assert build_parser().parse_args(["pause", "--all", "--wait=1.5h"]).wait == 5400
 
 
 def test_an_unknown_option_behind_the_command_is_the_commands():

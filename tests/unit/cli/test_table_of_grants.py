@@ -89,7 +89,7 @@ def test_who_is_the_pod_or_the_container_or_the_user(shown):
     assert lines == ["WHO", "root", "0123456789ab", "web", "ml/train-0", "4294967"]
 
 
-def test_what_was_asked_for_and_what_comes_on_top_are_two_numbers(shown):
+def test_what_was_asked_for_and_what_comes_on_top_are_two_numbers(shown, capsys):
     one = grant("g-1", time_milli=50, guaranteed_milli=50, extra_milli=950, served_milli=1000, used_milli=999)
     none = grant("g-2", time_milli=500, guaranteed_milli=0, served_milli=0, waited_milli=900, used_milli=1)
     ended = grant("g-3", phase="released", reason="its processes have ended")
@@ -101,7 +101,10 @@ def test_what_was_asked_for_and_what_comes_on_top_are_two_numbers(shown):
     ]
     waits = "g-2: waited 90% of the last second for device 0: it is guaranteed nothing there"
     had = "g-1 of default got 99.9% (guaranteed 5% and 95% extra)"
-    assert lines[4:] == [f"{waits} and gets what others leave idle; {had}: `gpushare why g-2` says what to do"]
+    notice = f"{waits} and gets what others leave idle; {had}: `gpushare why g-2` says what to do"
+    assert lines[4:] == [notice]
+    grants.show([none], columns.parse("grant"), others=[one, none])  # as `ps --tenant` does
+    assert capsys.readouterr().out.splitlines()[2:] == [notice]
 
 
 @pytest.mark.parametrize(("environment", "dims"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

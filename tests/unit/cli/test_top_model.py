@@ -59,8 +59,10 @@ def test_a_grant_says_who_runs_what_where():
     pod = {"namespace": "ml", "name": "train-0", "container": "main", "uid": ""}
     workload = {"program": "python train.py", "container": "c" * 64, "pod": pod}
     grants = [grant("g-1", workload=workload, uid=7), grant("g-2", workload=workload | {"pod": None}), grant("g-3")]
-    first, second, third = Model().look(Answers(grants, [], [], users={7: "ada"})).grants
+    grants.append(grant("g-4", workload=workload | {"pod": None, "container": "nightly-training"}))
+    first, second, third, fourth = Model().look(Answers(grants, [], [], users={7: "ada"})).grants
     assert (first.user, first.program, first.place) == ("ada", "python train.py", "ml/train-0/main")
+    assert fourth.place == "nightly-training"
     assert (second.place, third.place, third.program) == ("c" * 12, "", "")
     assert [column.title for column in columns.grant_columns([third])].count("CONTAINER") == 0
     assert [row.id for row in chosen([first, second, third], "train ml/", lambda row: row.id, down=False)] == ["g-1"]

@@ -48,6 +48,8 @@ def now(monkeypatch):
         ("2026-03-29T04:00", ns(2026, 3, 29, 4)),
         ("2026-03-29T04:00Z", ns(2026, 3, 29, 4, where=UTC)),
         ("1900-01-01", 0),
+        ("9999-12-31", (1 << 63) - 1),
+        ("9999-12-31T23:59:59-12:00", (1 << 63) - 1),
     ],
 )
 def test_a_moment_in_a_time_zone(now, text, found):
@@ -72,6 +74,17 @@ def test_periods_follow_each_other_without_a_gap(where):
     assert calendar.named(weeks[0], "week", where) == "2026-01-12" and len(weeks) == 51
     assert calendar.named(months[0], "month", where) == "2026-01" and len(months) == 13
     assert set(weeks[1:]) < set(days) and set(months[1:]) < set(days)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "by"),
+    [("1970-01-01", None, "day"), ("1970-01-01", "9999-12-31", "day"), ("2026-03-01", "9999-12-31", "month")],
+)
+def test_a_span_of_too_many_periods_is_refused(now, since, until, by):
+    with pytest.raises(UsageError, match=f"more than 366 {by}s: ask for a shorter time"):
+        calendar.question(since, until, by, NEW_YORK)
+    last = calendar.question("9999-12-31", None, "month", NEW_YORK)
+    assert last["since"] == (1 << 63) - 1 and last["cuts"].count(",") == 0
 
 
 def test_this_machines_own_time_zone(monkeypatch):

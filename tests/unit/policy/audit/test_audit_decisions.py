@@ -1,5 +1,6 @@
 """The audit's decisions, and sums of the driver's samples."""
 
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -102,6 +103,11 @@ def test_samples_of_utilisation_add_up_to_time():
 def test_a_command_line_obeys_nothing(monkeypatch):
     assert lookups.printable("a\x1b[31m é\n") == "a\\x1b[31m é\\n"
     assert lookups.command(1 << 30) == ""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([""], executable="/bin/cat", stdin=pipe, stdout=pipe, bufsize=0) as nameless:
+        nameless.stdin.write(b"up\n")
+        assert nameless.stdout.readline() == b"up\n"
+        assert lookups.command(nameless.pid) == "cat"
 
 
 def test_memory_of_nobody_counts_when_it_lasts():
