@@ -222,16 +222,23 @@ def _remove(directory: Path) -> None:
     """Kills the daemon and the simulator that still work in a directory, and removes it."""
     for pid in _workers(directory):
         with contextlib.suppress(OSError):
-            pidfd = os.pidfd_open(pid)
-            os.kill(pid, signal.SIGKILL)
-            select.select([pidfd], [], [], _END_SECONDS)
-            os.close(pidfd)
+            _kill(pid, directory)
     _unmount(directory)
     layout = Layout.of(directory)
     if layout.run not in layout.grants.parents:
         _unmount(layout.grants)
         shutil.rmtree(layout.grants, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _kill(pid: int, directory: Path) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        if pid in _workers(directory):  # still, and no other process that has got its number since
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], _END_SECONDS)
+    finally:
+        os.close(pidfd)
 
 
 def _workers(directory: Path) -> Iterator[int]:
