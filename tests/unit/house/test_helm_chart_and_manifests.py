@@ -50,6 +50,12 @@ def pods(found):
     return [found[name]["spec"]["template"] for name in ("adapter", "daemon") if name in found]
 
 
+def test_the_chart_is_one_that_helm_reads():
+    """Before anything else of it: a Chart.yaml that is not YAML is no chart."""
+    chart = yaml.safe_load((manifests.CHART / "Chart.yaml").read_text())
+    assert (chart["apiVersion"], chart["name"], chart["version"]) == ("v2", "gpushare", chart["appVersion"])
+
+
 @pytest.mark.parametrize("adapter", manifests.ADAPTERS)
 def test_the_manifests_are_the_charts(adapter):
     written = KUBERNETES / manifests.ADAPTERS[adapter] / "gpushare.yaml"
