@@ -198,7 +198,7 @@ def test_values_that_can_be_set_come_out_as_they_are(changed, image):
         {"resources": {"limit": {}}}, {"resources": {"limits": {"memory": "1GiB"}}},
         {"podLabels": {"app.kubernetes.io/name": "other"}}, {"priorityClassName": "High"},
         {"daemon": {"enable": True}}, {"daemon": {"enabled": "yes"}}, {"daemon": {"simulate": "16GiB"}},
-        {"metrics": {"port": "9417"}}, {"metrics": True},
+        {"metrics": {"port": "9417"}}, {"metrics": True}, {"metrics": {"podMonitor": True}},
         {"daemon": {"config": {"log_level": "info"}}}, {"daemon": {"resources": {"memory": "1Gi"}}},
         {"runtimeClass": ""}, {"runtimeClass": "GPU_Share"}, {"runtimeClass": "off"}, {"runtimeClass": "1"},
         {"runDirectory": "run"}, {"kubeletDirectory": "/a: b"}, {"kubeletDirectory": None},
