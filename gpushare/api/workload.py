@@ -14,9 +14,10 @@ class Pod(Struct, frozen=True, kw_only=True):
 
 class Workload(Struct, frozen=True, kw_only=True):
     """`program`: command line of the grant's first process, printable and at most 200 characters, as it was when
-    somebody last asked; empty: nothing has run, it has ended since, or it cannot be read. `container`: the engine's id
-    of the container, empty: a plain process, or not known. `pod`: set if the container is one of a pod. All of it is
-    said by the workload itself or by its engine: a label, and no proof of anything."""
+    somebody last asked; empty: nothing has run, it has ended since, it cannot be read, or nobody had asked before (ask
+    again). `container`: the engine's id of the container, empty: a plain process, or not known. `pod`: set if the
+    container is one of a pod. All of it is said by the workload itself or by its engine: a label, and no proof of
+    anything."""
 
     program: str = ""
     container: str = ""

@@ -151,7 +151,7 @@ class Asked:
         words = f"{least.word} or {Rung.KILL.word}" if least < min(policy.most, Rung.KILL) else least.word
         raise RefusedError(
             f"memory is lent to grants that may be asked to give it back: ask with a max_rung of {words}, not"
-            f" {self.request.max_rung or self.max_rung.word}"
+            f" {self.request.max_rung or self.max_rung.word} (gpushare run: --reclaim; annotations: reclaim)"
         )
 
     def _check_in_turn(self, name: str) -> None:

@@ -69,7 +69,7 @@ def test_memory_that_others_are_guaranteed_is_lent_to_who_accepts_a_loan(client,
     assert (part["max_rung"], part["grace_seconds"], part["eviction"]) == ("kill", 30, None)
     with pytest.raises(RefusedError, match="of which it may borrow 512MiB"):
         client.create(tenant="a", memory="1GiB", time=0, borrow_memory="512MiB")
-    with pytest.raises(RefusedError, match="ask with a max_rung of evict or kill, not suspend"):
+    with pytest.raises(RefusedError, match=r"ask with a max_rung of evict or kill, not suspend .*--reclaim"):
         client.create(tenant="a", memory="1GiB", time=0, borrow_memory=True, max_rung="suspend")
     with pytest.raises(RefusedError, match="a grace of 31 s is more than this node gives: ask for 30 s or less"):
         borrowed(client, grace_seconds=31)

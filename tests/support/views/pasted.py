@@ -23,9 +23,9 @@ NOT_RUN = {
     "docs/guides/troubleshooting/symptoms.md": {"gpushare ps\n": "a node whose daemon is away: tests/daemon/cli"},
     "docs/start/crio.md": {"": "CRI-O, and " + CLUSTER},
     "docs/start/docker.md": {"": DOCKER},
-    "docs/start/index.md": {"sudo python3 -m venv": CLONE},
+    "docs/start/index.md": {"sudo scripts/setup build": CLONE},
     "docs/start/index.ja.md": {
-        "sudo python3 -m venv": CLONE,
+        "sudo scripts/setup build": CLONE,
         "sudo gpushare daemon": "index.md has the same, and one node has one daemon",
     },
     "docs/start/install.md": {

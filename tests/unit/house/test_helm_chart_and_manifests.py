@@ -50,6 +50,12 @@ def pods(found):
     return [found[name]["spec"]["template"] for name in ("adapter", "daemon") if name in found]
 
 
+def test_the_chart_is_one_that_helm_reads():
+    """Before anything else of it: a Chart.yaml that is not YAML is no chart."""
+    chart = yaml.safe_load((manifests.CHART / "Chart.yaml").read_text())
+    assert (chart["apiVersion"], chart["name"], chart["version"]) == ("v2", "gpushare", chart["appVersion"])
+
+
 @pytest.mark.parametrize("adapter", manifests.ADAPTERS)
 def test_the_manifests_are_the_charts(adapter):
     written = KUBERNETES / manifests.ADAPTERS[adapter] / "gpushare.yaml"
@@ -192,7 +198,7 @@ def test_values_that_can_be_set_come_out_as_they_are(changed, image):
         {"resources": {"limit": {}}}, {"resources": {"limits": {"memory": "1GiB"}}},
         {"podLabels": {"app.kubernetes.io/name": "other"}}, {"priorityClassName": "High"},
         {"daemon": {"enable": True}}, {"daemon": {"enabled": "yes"}}, {"daemon": {"simulate": "16GiB"}},
-        {"metrics": {"port": "9417"}}, {"metrics": True},
+        {"metrics": {"port": "9417"}}, {"metrics": True}, {"metrics": {"podMonitor": True}},
         {"daemon": {"config": {"log_level": "info"}}}, {"daemon": {"resources": {"memory": "1Gi"}}},
         {"runtimeClass": ""}, {"runtimeClass": "GPU_Share"}, {"runtimeClass": "off"}, {"runtimeClass": "1"},
         {"runDirectory": "run"}, {"kubeletDirectory": "/a: b"}, {"kubeletDirectory": None},
