@@ -114,24 +114,32 @@ class Containers:
         is expected to end within `wait_seconds` from now; in between the readers serve others. Raises MakingRoomError
         where it cannot wait, and FailedError where the caller has gone."""
         until = time.monotonic() + (wait_seconds if len(bytes(config)) <= _WAITING_BYTES else 0)
-        while True:
-            try:
-                return await start()
-            except MakingRoomError as later:
-                pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
-                if time.monotonic() + pause > until or self._waiting >= WAITING_MAX:
-                    raise MakingRoomError(
-                        f"{later}; the container is not started: start it again in about {pause:.1f} s, when there is"
-                        " room",
-                        later.estimate_seconds,
-                    ) from None
-            self._waiting += 1
-            try:
+        with contextlib.ExitStack() as place:  # kept while it asks again, too: readers may be slow
+            waits = False
+            while True:
+                try:
+                    return await start()
+                except MakingRoomError as later:
+                    pause = max(later.estimate_seconds or 0, _PAUSE_SECONDS)
+                    if time.monotonic() + pause > until or (not waits and self._waiting >= WAITING_MAX):
+                        raise MakingRoomError(
+                            f"{later}; the container is not started: start it again in about {pause:.1f} s, when there"
+                            " is room",
+                            later.estimate_seconds,
+                        ) from None
+                if not waits:
+                    waits = place.enter_context(self._one_more_waits())
                 await asyncio.sleep(min(pause, _PAUSE_MAX_SECONDS))
-            finally:
-                self._waiting -= 1
-            if has_gone(connection):
-                raise FailedError(_CALLER_GONE)
+                if has_gone(connection):
+                    raise FailedError(_CALLER_GONE)
+
+    @contextlib.contextmanager
+    def _one_more_waits(self) -> Iterator[bool]:
+        self._waiting += 1
+        try:
+            yield True
+        finally:
+            self._waiting -= 1
 
     async def _edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:

@@ -25,6 +25,7 @@ def make_room():
             file.seek(0)
             file.truncate()
             json.dump(told, file)
+        time.sleep(told["takes"])
         again = f"room is made for it: ask again in about {told['estimate']} s"
         return MakingRoomError(again, told["estimate"]) if refused else None
     def after_room_was_made(self, peer, together, members, asker):
@@ -48,11 +49,12 @@ class Room:
         self.patch = f"FILE = {str(self._file)!r}\n{PATCH}"
         """What the daemon has to run (Daemon.patch)."""
 
-    def is_made_after(self, times: int, estimate: float | None = 0.02) -> None:
-        """The next requests are refused so many times, all together."""
+    def is_made_after(self, times: int, estimate: float | None = 0.02, takes: float = 0.0) -> None:
+        """The next requests are refused so many times, all together. `takes`: seconds of the daemon's for each answer,
+        as where it is busy."""
         with self._open() as file:
             file.truncate()
-            json.dump({"left": times, "estimate": estimate, "asked": []}, file)
+            json.dump({"left": times, "estimate": estimate, "takes": takes, "asked": []}, file)
 
     def is_there(self) -> None:
         """Requests are answered as usual from now on."""
