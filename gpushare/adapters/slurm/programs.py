@@ -153,12 +153,20 @@ class Programs:
 
     def epilog(self, asked: job.Job) -> None:
         """Ends the job's grants, and what is left of its processes in them."""
+        # Seen before Slurm is asked: what a run makes that begins meanwhile is not this epilog's.
+        seen = max(self._run_told(asked.id), *patiently(lambda: self._runs(asked)))
         if _state(asked.id).startswith(_BEGUN):
             # The job was requeued and has begun again before this epilog of its last run: slurmd already gives the
             # number of the new run.
             asked = replace(asked, restarts=asked.restarts - 1)
+        asked = replace(asked, restarts=min(asked.restarts, seen))
         patiently(lambda: self._release(asked))
         self._forget(asked.id, asked.restarts)
+
+    def _runs(self, asked: job.Job) -> list[int]:
+        """The runs of the job that have grants, and -1."""
+        keys = [grant["key"] or "" for grant in self._daemon.grants()]
+        return [-1, *(job.run_of(key) for key in keys if key.startswith(asked.keys))]
 
     def reap(self) -> list[str]:
         """Ends grants of jobs that have ended without an epilog on this node; returns their ids."""
@@ -194,11 +202,17 @@ class Programs:
 
     def _forget(self, job_id: str, run: int) -> None:
         """Removes the file for a job's tasks if it is of this run or an earlier one."""
-        path = self._directory / job_id
         with contextlib.suppress(FileNotFoundError), self._alone():
-            first = path.read_text().partition("\n")[0]
-            if int(first.removeprefix(_RUN)) <= run:
-                path.unlink()
+            if -1 < self._run_told(job_id) <= run:
+                (self._directory / job_id).unlink()
+
+    def _run_told(self, job_id: str) -> int:
+        """The run that the file for a job's tasks is of; -1: there is none."""
+        try:
+            first = (self._directory / job_id).read_text().partition("\n")[0]
+        except FileNotFoundError:
+            return -1
+        return int(first.removeprefix(_RUN))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

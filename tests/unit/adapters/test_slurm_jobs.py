@@ -2,13 +2,16 @@
 
 import contextlib
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.adapters.slurm import conf
+from gpushare.adapters.slurm import conf, programs
 from gpushare.adapters.slurm.job import Has, Job, by_slurm, has, job_of, numbers, requests, words
+from gpushare.adapters.slurm.programs import Programs
 from gpushare.errors import FailedError, UsageError
 from gpushare.text.units import PAGE
 
@@ -102,6 +105,53 @@ def test_the_epilog_of_a_run_ends_nothing_of_the_next_one():
     assert now.began_by_now(of[last]) and now.began_by_now(of[now])
     assert not last.began_by_now("slurm/c/44/0/0")
     assert not last.began_by_now("kubernetes/claim/4/0")
+
+
+class Node:
+    """A daemon with a job's grants, and Slurm, which runs `meanwhile` when it is asked for the job's state."""
+
+    def __init__(self, directory: Path, state: str, meanwhile: tuple[int, ...]):
+        self.keys: dict[str, str] = {}
+        self.programs = Programs(self, directory, 100)
+        self._state, self._meanwhile = state, meanwhile
+
+    def begin(self, *runs):
+        for run in runs:
+            job = replace(JOB, restarts=run)
+            self.keys[f"g{run}"] = requests(job, [Has((0,), 30)], DEVICES, ["default"], 100)[0]["key"]
+            self.programs._write(job, f"export RUN={run}\n")
+
+    def state(self, job_id):
+        self.begin(*self._meanwhile)
+        return self._state
+
+    def grants(self):
+        return [{"id": name, "key": key} for name, key in self.keys.items()]
+
+    def release(self, grant_id):
+        del self.keys[grant_id]
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "meanwhile", "stay"),
+    [
+        pytest.param((0,), "COMPLETING", (), (), id="queued-again"),
+        pytest.param((0,), "PENDING", (1,), (1,), id="begins-once-slurm-has-answered"),
+        pytest.param((0, 1), "RUNNING", (), (1,), id="has-begun"),
+        pytest.param((), "PENDING", (1,), (1,), id="had-nothing"),
+        pytest.param((0, 1), "COMPLETED", (), (), id="ended"),
+    ],
+)
+def test_an_epilog_that_slurmd_calls_late_leaves_the_next_run_alone(
+    before, state, meanwhile, stay, tmp_path, monkeypatch
+):
+    """slurmd gives it the number of the new run as soon as the job is queued again."""
+    node = Node(tmp_path, state, meanwhile)
+    monkeypatch.setattr(programs, "_state", node.state)
+    node.begin(*before)
+    node.programs.epilog(replace(JOB, restarts=1))
+    assert [*node.keys] == [f"g{run}" for run in stay]
+    assert [file.name for file in tmp_path.glob("[0-9]*")] == ["4" for _ in stay]
 
 
 def test_a_comment():
