@@ -3,6 +3,7 @@ cgroup."""
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -262,7 +263,7 @@ def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
 
 def _free_name(links: Path, grant_id: str) -> str:
     """The grant's id for its first cgroup, with a number added for further ones of a kept grant."""
-    names = (grant_id, *(f"{grant_id}.{number}" for number in range(2, 1 << 20)))
+    names = itertools.chain([grant_id], (f"{grant_id}.{number}" for number in itertools.count(2)))
     return next(name for name in names if not (links / name).is_symlink())
 
 
