@@ -15,7 +15,7 @@ from run.waiting import until
 from gpushare._native import lib
 
 PIECES = 2
-FEW, MANY = 100, 3_000
+FEW, MANY = 100, 1_500
 
 
 class Mover:

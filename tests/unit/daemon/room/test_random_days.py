@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from days.day import Day
 
-DAYS = int(os.environ.get("GPUSHARE_DAYS", "200"))
+DAYS = int(os.environ.get("GPUSHARE_DAYS", "100"))
 """Of the slow target."""
 SEED = os.environ.get("GPUSHARE_DAYS_SEED")
 """Of one day that is to be played again."""
