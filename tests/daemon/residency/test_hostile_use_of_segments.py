@@ -95,7 +95,7 @@ def test_what_one_gives_back_in_turn_is_not_missing_to_others(tmp_path):
         os.kill(emptier, signal.SIGCONT)
         assert (await again)[0] == OK
         await until(lambda: made, "the other has its own")
-        assert house.pool.counts == Counts(32 * MIB, 0, 32 * MIB)
+        await until(lambda: house.pool.counts == Counts(32 * MIB, 0, 32 * MIB), "what was given back is empty")
 
     in_a_house(tmp_path, scene)
 
