@@ -58,6 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)sim_image_global(image, NULL, global->name, &address, &bytes);
   (void)sim_image_function(image, NULL, "spin_ns");
   (void)sim_image_function(image, NULL, "");
+  (void)sim_image_function(image, NULL, "many"); /* of the corpus' cubin, which has parameters of all kinds */
   for (struct sim_function *function = image->functions; function; function = function->next)
     MUST(function->nparams <= SIM_PARAMS_MAX);
   sim_image_free(image);

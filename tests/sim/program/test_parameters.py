@@ -114,6 +114,28 @@ def test_parameters_are_known(worker: Worker, image: bytes) -> None:
     assert worker.error("d.cuModuleGetFunction(module, b'other')") == NOT_FOUND
 
 
+def test_a_kernel_may_have_as_many_as_a_compiler_takes(worker: Worker) -> None:
+    """Fused kernels have hundreds. Texts with more than 32,764 bytes of them are no kernel's: nothing is said of it."""
+    declared = ", ".join(f".param .u64 p{i}" for i in range(1024))
+    text = f""".version 8.1
+.target sm_80
+.address_size 64
+.visible .entry most({declared}) {{ ret; }}
+.visible .entry large(.param .b8 a[32700], .param .u64 b[7]) {{ ret; }}
+.visible .entry more({declared}, .param .u64 last) {{ ret; }}
+.visible .entry larger(.param .b8 a[32700], .param .u64 b[8]) {{ ret; }}
+""".encode()
+    worker.do(
+        f"module = ok(d.cuModuleLoadData({text + bytes(1)!r}))\n"
+        "of = lambda name: ok(d.cuModuleGetFunction(module, name))"
+    )
+    asked = "[list(map(int, ok(d.cuFuncGetParamInfo(of({!r}), i)))) for i in range({})]"
+    assert worker.get(asked.format(b"most", 1024)) == [[8 * i, 8] for i in range(1024)]
+    assert worker.get(asked.format(b"large", 2)) == [[0, 32700], [32704, 56]]
+    for name in (b"more", b"larger"):
+        assert worker.error(f"d.cuFuncGetParamInfo(of({name!r}), 0)") == "CUDA_ERROR_NOT_SUPPORTED"
+
+
 @pytest.mark.parametrize("image", [ZSTD, LZ4], ids=["zstd", "lz4"])
 def test_a_damaged_part_harms_nobody(worker: Worker, image: bytes) -> None:
     """It is loaded as before: any name may be in it, and nothing is known about its kernels."""

@@ -160,8 +160,9 @@ static void read_parameters(struct sim_piece info, struct sim_kernel_needs *need
       needs->params_known = false;
       return;
     }
-    needs->params[ordinal] = (struct sim_param){sim_field(info, data + PARAMETER_OFFSET, 2),
-                                                sim_field(info, data + PARAMETER_SIZE, 4) >> PARAMETER_SIZE_SHIFT};
+    needs->params[ordinal] =
+        (struct sim_param){(uint16_t)sim_field(info, data + PARAMETER_OFFSET, 2),
+                           (uint16_t)(sim_field(info, data + PARAMETER_SIZE, 4) >> PARAMETER_SIZE_SHIFT)};
     needs->nparams = ordinal + 1 > needs->nparams ? (unsigned)ordinal + 1 : needs->nparams;
   }
 }
@@ -248,7 +249,7 @@ static bool text_kernel(struct sim_piece body, const char *name, struct sim_kern
                                        .shared = (unsigned)kernel->shared_bytes,
                                        .params_known = kernel->params_known,
                                        .nparams = kernel->nparams};
-    memcpy(needs->params, kernel->params, sizeof needs->params);
+    memcpy(needs->params, kernel->params, kernel->nparams * sizeof needs->params[0]);
   }
   sim_ptx_free(&ptx);
   free(text);

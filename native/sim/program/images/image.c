@@ -91,7 +91,7 @@ static bool add_kernel(struct sim_image *image, struct sim_ctx *ctx, const struc
     return false;
   function->nparams = kernel->nparams;
   function->params_known = kernel->params_known;
-  memcpy(function->params, kernel->params, sizeof function->params);
+  memcpy(function->params, kernel->params, kernel->nparams * sizeof function->params[0]);
   function->attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = (int)kernel->local_bytes;
   function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = (int)kernel->shared_bytes;
   return true;
@@ -257,7 +257,7 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
     function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = (int)needs.shared;
     function->params_known = needs.params_known;
     function->nparams = needs.nparams;
-    memcpy(function->params, needs.params, sizeof function->params);
+    memcpy(function->params, needs.params, needs.nparams * sizeof function->params[0]);
   }
   return function;
 }

@@ -100,14 +100,16 @@ static void parameters(struct sim_lexer *lexer, struct sim_ptx_kernel *kernel) {
     if (!sim_lexer_is(lexer, ".param"))
       continue;
     bool named = declarator(lexer, &one);
-    if (named && kernel->nparams == SIM_PARAMS_MAX) {
+    size_t bytes = named ? bytes_of(&one) : 0;
+    offset = named ? aligned(offset, &one) : offset;
+    if (named &&
+        (kernel->nparams == SIM_PARAMS_MAX || bytes > SIM_ARGUMENTS_MAX || offset > SIM_ARGUMENTS_MAX - bytes)) {
       kernel->params_known = false;
       return;
     }
     if (named) {
-      offset = aligned(offset, &one);
-      kernel->params[kernel->nparams++] = (struct sim_param){offset, bytes_of(&one)};
-      offset += bytes_of(&one);
+      kernel->params[kernel->nparams++] = (struct sim_param){(uint16_t)offset, (uint16_t)bytes};
+      offset += bytes;
     }
     if (sim_lexer_is_char(lexer, "){"))
       return;

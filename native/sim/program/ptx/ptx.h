@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SIM_PARAMS_MAX = 64 };
+enum { SIM_PARAMS_MAX = 1024, SIM_ARGUMENTS_MAX = 32764 /* bytes of all of a kernel's parameters */ };
 
 struct sim_param {
-  size_t offset, size;
+  uint16_t offset, size;
 };
 
 /* Names point into the text. */
@@ -17,7 +17,7 @@ struct sim_ptx_kernel {
   const char *name;
   size_t name_length;
   unsigned nparams;
-  bool params_known; /* false: more than SIM_PARAMS_MAX */
+  bool params_known; /* false: more than SIM_PARAMS_MAX, or than SIM_ARGUMENTS_MAX */
   struct sim_param params[SIM_PARAMS_MAX];
   size_t local_bytes;  /* size of a thread's stack frame */
   size_t shared_bytes; /* per block, without dynamic shared memory */
