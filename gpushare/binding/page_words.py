@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpushare._native import lib
 
@@ -80,6 +81,15 @@ class Refused:
     asked_bytes: int
     left_bytes: int
     why: int
+
+
+class HostCalls(NamedTuple):
+    """What one process asked of its devices from the host since it joined, as it says itself; untrusted. `sync_calls`:
+    calls whose answer it waited for. `bytes_in`: copied to devices; `bytes_out`: from them."""
+
+    sync_calls: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gpushare.binding.page_words import (
     DeviceLimits,
     Fixed,
     GrantState,
+    HostCalls,
     IdleMemory,
     Managed,
     Refused,
@@ -316,6 +317,16 @@ class UsagePage(_Page):
             left_bytes=min(_MOST, lib.gs_load64(ffi.addressof(slot, "refused_left"))),
             why=slot.refused_why,
         )
+
+    def host_calls(self, index: int) -> HostCalls:
+        """What a process says of its calls; numbers are capped at 2^63 - 1."""
+        slot = self.pointer.slot[index]
+        words = ("sync_calls", "host_bytes_in", "host_bytes_out")
+        return HostCalls(*(min(_MOST, lib.gs_load64(ffi.addressof(slot, name))) for name in words))
+
+    def since_ns(self, index: int) -> int:
+        """When the process in a slot joined, or began if that was before a restart; monotonic."""
+        return int(self.seats.seat[index].since_ns)
 
     def trace(self, slot: Slot) -> list[TraceEvent]:
         """The last events of the process in the slot, oldest first. Empty for slots without a ring, and for one whose

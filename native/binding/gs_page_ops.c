@@ -90,6 +90,7 @@ int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, struct gs_se
     *generation = (seat->generation ? seat->generation : gs_load32(&s->generation)) + 1;
     memset(s->device, 0, sizeof s->device);
     gs_store32(&s->refusals, 0);
+    s->sync_calls = s->host_bytes_in = s->host_bytes_out = 0;
     s->pid = pid;
     s->generation = *generation;
     gs_store32(&s->state, GS_SLOT_LIVE);

@@ -21,7 +21,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 6,
+  GS_PAGE_VERSION = 7,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -171,6 +171,10 @@ struct gs_slot {
   uint64_t refused_bytes, refused_left;
   uint32_t refused_why;
   uint8_t reserved[12];
+  /* Since join: calls whose answer the program waited for (interposer/process/answers.h), and bytes that it copied from
+   * host memory to the device, and back */
+  uint64_t sync_calls, host_bytes_in, host_bytes_out;
+  uint8_t reserved_too[40];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -204,12 +208,13 @@ _Static_assert(offsetof(struct gs_limits, allocation_wait_ms) == 80, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 128, "layout");
-_Static_assert(sizeof(struct gs_slot) == 128 + 16 * 128, "layout");
+_Static_assert(sizeof(struct gs_slot) == 192 + 16 * 128, "layout");
 _Static_assert(offsetof(struct gs_slot, refusals) == 88, "layout");
+_Static_assert(offsetof(struct gs_slot, sync_calls) == 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
-_Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (128 + 16 * 128), "layout");
-_Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (128 + 16 * 128) + 32 * 2048, "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (128 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
+_Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (192 + 16 * 128), "layout");
+_Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048, "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
 #endif
 #endif

@@ -176,6 +176,9 @@ void arbiter_clear_slot(struct entry *e, uint32_t slot) {
   }
   __atomic_store_n(&s->touched, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&s->refusals, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->sync_calls, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->host_bytes_in, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->host_bytes_out, 0, __ATOMIC_RELAXED);
   for (uint32_t kind = 0; kind < GS_FIXED_KINDS; kind++)
     __atomic_store_n(&s->fixed_bytes[kind], 0, __ATOMIC_RELAXED);
   for (uint32_t o = 0; o < e->ndevices; o++) {

@@ -1,5 +1,6 @@
 """What the end of a context frees and what it must not free; calls that destroy something and block on the program."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -104,7 +105,7 @@ def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simula
     and charged."""
     begins, end = ENDS[ends]
     grant.set_bound(400 * MS)
-    worker = start()
+    worker, began = start(), time.monotonic_ns()
     worker.do(GREEN)
     worker.do(begins)
     worker.do(SPIN + "\n    for _ in range(5): spin(1_000_000)\n    ok(d.cuCtxSynchronize())")
@@ -117,7 +118,8 @@ def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simula
     assert sim.busy_ns(worker.pid) >= 203 * MS
     worker.do("thread.join()")
     assert worker.get("over") == [0]
-    assert abs(grant.slot().busy_ns - 205 * MS) < 20 * MS, f"metered: {grant.slot().busy_ns}"
+    # Where others have the processors, its end is seen late, and what was not seen counts.
+    assert 185 * MS < grant.slot().busy_ns < max(225 * MS, time.monotonic_ns() - began)
     assert worker.charged() == 0
 
 

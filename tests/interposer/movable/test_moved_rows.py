@@ -30,14 +30,14 @@ APART = {"programs"}
 WAITING_KINDS = {"alloc", "copy", "fill", "launch"}
 WAITING = re.compile(
     r"cuCtxCreate|cuDevicePrimaryCtxRetain|cuModuleLoad|cuGraph(Launch|Instantiate|Upload)|cuMem(Prefetch|Discard|Batch)"
-    r"|cuLaunchHostFunc|cuStreamAddCallback|cuPointerSetAttribute|cuMemGetHandleForAddressRange"
+    r"|cuPointerSetAttribute|cuMemGetHandleForAddressRange"
     r"|cuLibraryGet(Module|Global)|cuKernelGetFunction|cuCtxSetLimit"
 )
 """Calls of other kinds that take, use or may have used memory of the device."""
 
 RELIED_ON = re.compile(
     r"cuCtxCreate|cuCtxDestroy|cuDevicePrimaryCtx|cuGreenCtx(Create|Destroy)|cuStreamBeginCapture"
-    r"|cuGraph(Launch|Instantiate|Upload)|cuMem(Prefetch|Discard|Batch)|cuLaunchHostFunc|cuStreamAddCallback"
+    r"|cuGraph(Launch|Instantiate|Upload)|cuMem(Prefetch|Discard|Batch)"
     r"|cuPointerSetAttribute|cuMemGetHandleForAddressRange"
 )
 

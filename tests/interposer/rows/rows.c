@@ -52,6 +52,17 @@ static uint64_t launches(void) {
   return slot ? __atomic_load_n(&slot->device[0].launches, __ATOMIC_RELAXED) : 0;
 }
 
+/* Adds to the row's counts what the slot has of them now, or takes it from them. */
+static void count(struct rows *r, bool take) {
+  const struct gs_slot *slot = r->calls == 0 ? own_slot() : NULL;
+  uint64_t sign = take ? UINT64_MAX : 1;
+  if (slot == NULL)
+    return;
+  r->answers += sign * __atomic_load_n(&slot->sync_calls, __ATOMIC_RELAXED);
+  r->bytes_in += sign * __atomic_load_n(&slot->host_bytes_in, __ATOMIC_RELAXED);
+  r->bytes_out += sign * __atomic_load_n(&slot->host_bytes_out, __ATOMIC_RELAXED);
+}
+
 static int64_t charged(void) {
   const struct gs_slot *slot = own_slot();
   return slot ? (int64_t)__atomic_load_n(&slot->device[0].memory_bytes, __ATOMIC_RELAXED) : -1;
@@ -75,12 +86,14 @@ static void pause_at(const struct rows *r, const char *at) {
 }
 
 static void report(const struct rows *r, const char *pointers) {
-  printf(
-      "{\"row\":\"%s\",\"result\":%d,\"ok\":%s,\"refused\":%s,\"why\":\"%s\",\"calls\":%u,\"pointers\":\"%s\","
-      "\"charged_after_alloc\":%lld,\"charged_after_free\":%lld,\"launches_expected\":%llu,\"launches_delta\":%llu}\n",
-      r->row->symbol, r->result, r->failed ? "false" : "true", r->refused ? "true" : "false", r->why, r->calls,
-      pointers, (long long)r->charged_alloc, (long long)r->charged_free, (unsigned long long)r->expected,
-      (unsigned long long)r->counted);
+  printf("{\"row\":\"%s\",\"result\":%d,\"ok\":%s,\"refused\":%s,\"why\":\"%s\",\"calls\":%u,\"pointers\":\"%s\","
+         "\"charged_after_alloc\":%lld,\"charged_after_free\":%lld,\"launches_expected\":%llu,\"launches_delta\":%llu,"
+         "\"answers\":%llu,"
+         "\"bytes_in\":%llu,\"bytes_out\":%llu}\n",
+         r->row->symbol, r->result, r->failed ? "false" : "true", r->refused ? "true" : "false", r->why, r->calls,
+         pointers, (long long)r->charged_alloc, (long long)r->charged_free, (unsigned long long)r->expected,
+         (unsigned long long)r->counted, (unsigned long long)r->answers, (unsigned long long)r->bytes_in,
+         (unsigned long long)r->bytes_out);
   fflush(stdout);
 }
 
@@ -123,17 +136,20 @@ void lease(struct rows *r) { submission(r, "helper"); }
 const struct calls *work(struct rows *r) {
   submission(r, "work");
   r->submits = true;
+  count(r, true);
   return &r->call;
 }
 
 const struct calls *start(struct rows *r) {
   if (r->gated)
     pause_at(r, "start");
+  count(r, true);
   return &r->call;
 }
 
 bool done_with(struct rows *r, CUresult wanted, CUresult result) {
   bool submits = r->submits;
+  count(r, false);
   if (program.moved)
     pause_at(r, "done");
   r->submits = false;

@@ -44,6 +44,8 @@ struct rows {
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
+  /* of the first call, as counted on the grant's page: answers that it waited for, bytes to the device and from it */
+  uint64_t answers, bytes_in, bytes_out;
   /* launches of this process over the row: announced by lease() and work(), and counted on the grant's page */
   uint64_t expected, counted;
   int64_t charged_alloc, charged_free;

@@ -2,6 +2,7 @@
 #include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 #include "interposer/os/files/files.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/refused.h"
@@ -100,6 +101,7 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   bool fresh;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
+  gs_answered(CUDA_SUCCESS);
   int ordinal = gs_device_ordinal(dev);
   if (pctx && gs_elsewhere(dev))
     return gs_refuse_elsewhere(dev);

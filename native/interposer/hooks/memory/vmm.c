@@ -10,6 +10,7 @@
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/physical/uses.h"
 #include "interposer/os/files/descriptor.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/refused.h"
@@ -57,6 +58,7 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   struct gs_patience patience = {0};
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemCreate(handle, size, prop, flags) : result;
+  gs_answered(CUDA_SUCCESS);
   bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (device && gs_elsewhere(prop->location.id))
     return refuse(gs_refuse_elsewhere(prop->location.id), handle, size, prop, flags);
@@ -75,6 +77,7 @@ CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   struct gs_release release;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRelease(handle) : result;
+  gs_answered(CUDA_SUCCESS);
   gs_handle_leaves(&release, handle);
   result = gs_real.cuMemRelease(handle);
   gs_handle_left(&release, result == CUDA_SUCCESS);
@@ -88,6 +91,7 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
+  gs_answered(CUDA_SUCCESS);
   ptr = gs_stand_in(ptr, size);
   if (!gs_use_begin(&use, &(struct gs_underway){.handle = handle, .from = ptr, .bytes = size, .does = GS_MAPS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,6 +106,7 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
+  gs_answered(CUDA_SUCCESS);
   ptr = gs_stand_in(ptr, size);
   struct gs_underway *call = gs_order_begin(&(struct gs_underway){.from = ptr, .bytes = size, .does = GS_UNMAPS});
   result = gs_real.cuMemUnmap(ptr, size);

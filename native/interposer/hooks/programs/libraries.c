@@ -9,6 +9,7 @@
 #include "interposer/memory/implicit/implicit.h"
 #include "interposer/memory/implicit/library_code.h"
 #include "interposer/memory/books/life.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/programs/modules.h"
 #include "interposer/process/device.h"
@@ -31,6 +32,7 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
+  gs_answered(CUDA_SUCCESS);
   if (joined && !gs_table_room(&gs_books()->libraries, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   /* read before the driver's call, after which the image may be gone */
@@ -51,6 +53,7 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
+  gs_answered(CUDA_SUCCESS);
   struct gs_image_size size = {0};
   bool wrong;
   if (joined && (!gs_table_room(&gs_books()->libraries, 1) ||
@@ -89,6 +92,7 @@ CUresult gs_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuKernelGetFunction(pFunc, kernel) : result;
+  gs_answered(CUDA_SUCCESS);
   result = begin_use(&use, gs_library_of((uintptr_t)kernel), (uintptr_t)kernel);
   if (result == CUDA_SUCCESS)
     result = end_use(&use, gs_real.cuKernelGetFunction(pFunc, kernel));
@@ -110,6 +114,7 @@ CUresult gs_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char 
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
+  gs_answered(CUDA_SUCCESS);
   result = gs_real.cuLibraryGetKernel(pKernel, library, name);
   if (joined && result == CUDA_SUCCESS) {
     gs_library_kernel(*pKernel, library);
@@ -153,6 +158,7 @@ CUresult gs_cuLibraryUnload(CUlibrary library) {
   struct gs_library known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuLibraryUnload(library) : result;
+  gs_answered(CUDA_SUCCESS);
   gs_life_leave(&libraries, &leaving, (uintptr_t)library, &known);
   result = gs_real.cuLibraryUnload(library);
   gs_life_left(&libraries, &leaving, result == CUDA_SUCCESS, gone, NULL);

@@ -14,6 +14,7 @@
 #include "interposer/memory/implicit/kernels.h"
 #include "interposer/memory/books/life.h"
 #include "interposer/memory/pools/reserve.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/streams/functions.h"
 #include "interposer/hooks/programs/modules.h"
@@ -142,6 +143,7 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
   struct gs_module module;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
+  gs_answered(CUDA_SUCCESS);
   gs_life_leave(&modules, &leaving, (uintptr_t)hmod, &module);
   result = gs_real.cuModuleUnload(hmod);
   gs_life_left(&modules, &leaving, result == CUDA_SUCCESS, module_gone, NULL);
@@ -164,6 +166,7 @@ CUresult gs_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *na
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
+  gs_answered(CUDA_SUCCESS);
   result = gs_real.cuModuleGetFunction(hfunc, hmod, name);
   if (joined && result == CUDA_SUCCESS)
     gs_collective_found(*hfunc, name, hmod, context_of(hmod));

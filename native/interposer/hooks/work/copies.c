@@ -3,6 +3,7 @@
 #include "interposer/hooks/work/copies.h"
 
 #include "interposer/memory/pools/reserve.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/passage/passage.h"
 #include "interposer/residency/movable.h"
 #include "interposer/time/marks/marks.h"
@@ -147,6 +148,7 @@ CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, s
     return gs_submit(&around->submission, KEY_COPY | gs_size_class(bytes), stream);
   if (is_captured)
     return CUDA_SUCCESS;
+  gs_copied(direction == GS_COPY_IN, bytes);
   if (bytes < LONG_COPY_BYTES) {
     gs_stream_clouded(stream);
     return CUDA_SUCCESS;
@@ -174,6 +176,8 @@ CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy di
   around->stream = NULL;
   if (!gs_enter(&result))
     return result;
+  gs_answered(CUDA_SUCCESS);
+  gs_copied(direction == GS_COPY_IN, bytes);
   gs_touch_begin();
   around->stream = gs_stream_known(stream);
   /* how long the program waits shows little about kernels, unless the device measures when they are done */

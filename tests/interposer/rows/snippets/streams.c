@@ -93,6 +93,7 @@ static void once(struct rows *r, const unsigned *times) {
 
 void row_cuLaunchHostFunc_v2(struct rows *r) {
   unsigned times = 0;
+  context(r);
   if (done(r, start(r)->cuLaunchHostFunc_v2(given(r), called, &times, SPINNING)))
     once(r, &times);
   capture(r, stream(r));
@@ -102,6 +103,7 @@ void row_cuLaunchHostFunc_v2(struct rows *r) {
 
 void row_cuStreamAddCallback(struct rows *r) {
   unsigned times = 0;
+  context(r);
   if (done(r, start(r)->cuStreamAddCallback(given(r), called_back, &times, 0)))
     once(r, &times);
 }

@@ -7,6 +7,7 @@
 #include "interposer/memory/physical/mappings.h"
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/pools/pool_blocks.h"
+#include "interposer/process/answers.h"
 #include "interposer/process/device.h"
 #include "interposer/process/passage/passage.h"
 #include "interposer/process/refused.h"
@@ -45,6 +46,7 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
   bool plausible = dptr && bytesize && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocManaged(dptr, bytesize, flags) : result;
+  gs_answered(CUDA_SUCCESS);
   if (plausible && gs_managed_refused() && gs_current_device() != GS_NO_DEVICE)
     return CUDA_ERROR_NOT_SUPPORTED;
   do {
@@ -127,6 +129,7 @@ CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
+  gs_answered(CUDA_SUCCESS);
   return allocate_rows(&(struct asked){.make = make_rows_v1,
                                        .drop = drop_rows_v1,
                                        .address_out = dptr,
@@ -142,6 +145,7 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
+  gs_answered(CUDA_SUCCESS);
   struct gs_rows rows = {.width = WidthInBytes, .height = Height, .element = ElementSizeBytes};
   uint64_t address;
   if (dptr && pPitch && element_fits(ElementSizeBytes) && gs_allocate_movable_rows(&rows, &address, &result)) {
