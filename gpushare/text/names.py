@@ -1,9 +1,11 @@
-"""What a tenant may be called: letters and digits of any script."""
+"""What a tenant may be called: letters and digits of any script. What a carrier may be called."""
 
 import re
 
 from gpushare.errors import UsageError
 
+CARRIER = r"[a-z0-9][a-z0-9-]{0,31}"
+"""A pattern: the name of a carrier, and of its file."""
 LEVEL_BYTES = 63
 """Most bytes of UTF-8 between two slashes."""
 _MARKS = 3

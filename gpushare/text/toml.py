@@ -64,6 +64,11 @@ def read(path: Path, parse_float: Callable[[str], Any] = float) -> File:
         raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse(path, data, parse_float)
+
+
+def parse(path: Path, data: bytes, parse_float: Callable[[str], Any] = float) -> File:
+    """What a file says that has been read. Raises UsageError with the file, the line and the reason."""
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
