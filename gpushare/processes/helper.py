@@ -23,6 +23,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITIES = 64
 _MEMORY_BYTES = 1 << 30
+_PRIORITIES = (resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
 NOBODY = 65534
 
 _ROOT = str(Path(__file__).parents[2])
@@ -44,24 +45,35 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
     tools do for images, is visible to no other uid. Raises OSError; SystemExit where the parent has already ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides when to stop
-    for limit, value in (
-        (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, descriptors),
-    ):
-        if value is not None:
-            _, most = resource.getrlimit(limit)  # which root in a container may not raise
-            value = value if most == resource.RLIM_INFINITY else min(value, most)
-            resource.setrlimit(limit, (value, value))
+    limit(_MEMORY_BYTES, descriptors)
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
         _give_up(libc, keep)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    seal()
     # Last: the kernel clears it when credentials change.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit
+
+
+def limit(address_space: int, descriptors: int | None) -> None:
+    """Limits this process's memory (bytes) and, where given, its open files; it leaves no core file. Raises OSError."""
+    for kind, value in (
+        (resource.RLIMIT_AS, address_space),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, descriptors),
+    ):
+        if value is not None:
+            _, most = resource.getrlimit(kind)  # which root in a container may not raise
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(kind, (value, value))
+
+
+def seal() -> None:
+    """Others of this process's user cannot look into it, and no program that it starts gains rights."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def become(uid: int, gid: int) -> None:
@@ -82,15 +94,21 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
 def become_nobody(keep: Collection[int] = ()) -> None:
     """Turns this process from root into user nobody for good, with no capabilities but `keep`; no program that it
     starts has more. Raises OSError."""
+    become_alone(NOBODY, keep)
+
+
+def become_alone(number: int, keep: Collection[int] = ()) -> None:
+    """As become_nobody, with this uid and gid. The kernel does not kill the process with its parent any more."""
     libc = ctypes.CDLL(None, use_errno=True)
+    for limit in _PRIORITIES:  # the daemon's unit lets its own threads have one
+        resource.setrlimit(limit, (0, 0))
     _drop_bounding_set(libc, keep)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
     _hold(libc, keep)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    seal()
 
 
 def _drop_bounding_set(libc: ctypes.CDLL, keep: Collection[int]) -> None:
