@@ -10,7 +10,8 @@ from gpushare.text.overview import guarantee
 from gpushare.text.reasons import refused_in_words
 from gpushare.text.units import format_size, format_time
 
-_DAY = "%Y-%m-%d %H:%M:%S"
+DAY = "%Y-%m-%d %H:%M:%S"
+"""Of `clock`: with the date."""
 _WAITED_NS = 1000
 
 
@@ -95,7 +96,7 @@ def _waited(own: list[Any], device: int, span_ns: int) -> str:
 def attempt(attempt: Any) -> str:
     """One container that asked for a GPU in another way, one line."""
     who, ways = f"container {attempt['container']}  {attempt['path']}", ", ".join(attempt["by"])
-    return f"{clock(attempt['at_ns'], _DAY)}  {who}: asked for a GPU by {ways}"
+    return f"{clock(attempt['at_ns'], DAY)}  {who}: asked for a GPU by {ways}"
 
 
 _FOUND = {
@@ -116,4 +117,4 @@ def finding(finding: Any) -> str:
     note = f" ({finding['note']})" if finding["note"] else ""
     over = f"; {finding['outcome']}" if finding["outcome"] else ""
     who = f"process {finding['pid']} [{finding['command'] or '?'}] " if finding["pid"] else ""
-    return f"{clock(finding['at_ns'], _DAY)}  {who}{what}: {size}; {done}{note}{over}"
+    return f"{clock(finding['at_ns'], DAY)}  {who}{what}: {size}; {done}{note}{over}"
