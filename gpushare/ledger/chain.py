@@ -40,9 +40,10 @@ class Link(NamedTuple):
 
 def following(table: str, before: bytes, row: int, values: Sequence[object]) -> bytes:
     """The hash of a row. `values`: of the table's `columns`."""
-    later = len(LATER.get(table, ()))
-    if later and not any(values[-later:]):
-        values = values[:-later]
+    for _ in LATER.get(table, ()):
+        if values[-1]:
+            break
+        values = values[:-1]
     return hashlib.sha256(before + _encoded([row, *values]).encode()).digest()
 
 

@@ -1,6 +1,6 @@
 """Rows of the ledger, and how two of them become one. Pure: no file, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
 from typing import NamedTuple, TypeVar
@@ -38,7 +38,7 @@ class Period(Struct, frozen=True):
     used all that its limit allows; during the rest it had had its guarantee. `launches`: kernels, graphs and other
     work. `extra_ns`: of what it used and did not borrow, what it had beyond `granted_ns`, out of what no grant has
     asked for of its tenant's guarantee. `lent_ns`: of `granted_ns` and what it could have had of that, what others
-    borrowed.
+    borrowed. `origin`: the client machines whose programs the grant served in it (`origins`); empty: this node's own.
 
     Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
     """
@@ -67,6 +67,7 @@ class Period(Struct, frozen=True):
     waited_limit_ns: int = 0
     launches: int = 0
     extra_ns: int = 0
+    origin: str = ""
 
 
 class Move(Struct, frozen=True):
@@ -95,8 +96,30 @@ class Move(Struct, frozen=True):
     stall_max_ns: int = 0
 
 
+class AttachmentRow(Struct, frozen=True):
+    """One client machine's use of a grant, as gpushare.api.remote.Attachment has it: from `from_ns` until `to_ns` or,
+    while `ending` is empty, at least until then. `rtt_us`: of its link, as last measured."""
+
+    attachment: str
+    grant_id: str
+    tenant: str
+    carrier: str
+    origin: str
+    address: str
+    uid: int
+    link: str
+    checked: str
+    from_ns: int
+    to_ns: int
+    ending: str
+    bytes_in: int
+    bytes_out: int
+    rtt_us: int
+
+
 HELD = "(held)"
-Row = TypeVar("Row", Period, Move)
+_ORIGINS_NAMED = 3
+Row = TypeVar("Row", Period, Move, AttachmentRow)
 
 
 class Kind:
@@ -117,14 +140,23 @@ class Kind:
 
 PERIODS = Kind(Period, ("memory_peak_bytes", "wait_max_ns", "reclaim_max_ns"), ("memory_bytes",))
 MOVES = Kind(Move, ("stall_max_ns",))
+ATTACHMENTS = Kind(AttachmentRow, ())
 values = PERIODS.values
 """A period's values, in the order of its fields."""
 NUMBERS, MAXIMA, SUMS = PERIODS.numbers, PERIODS.maxima, PERIODS.sums
 
 
-def kind_of(row: Period | Move) -> Kind:
+def kind_of(row: Period | Move | AttachmentRow) -> Kind:
     """A row's kind."""
+    if isinstance(row, AttachmentRow):
+        return ATTACHMENTS
     return PERIODS if isinstance(row, Period) else MOVES
+
+
+def origins(names: Iterable[str]) -> str:
+    """Client machines as one text, whatever order they come in; of many only how many they are."""
+    found = sorted(set(names))
+    return ", ".join(found) if len(found) <= _ORIGINS_NAMED else f"{len(found)} hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +215,10 @@ def joined(first: Row, second: Row) -> Row:
 
 
 class Batch(NamedTuple):
-    """Rows that are written together. `grants`: as GrantRow. `periods`, `moves`: values of them. `devices`: id, state,
-    and when it was seen. `contexts`: device, driver, and the cost (node.devices.ContextCost). `parts`: of gangs, id
-    and state; empty: it is forgotten. `last`: the place of these rows in the order of all that was recorded in this
-    boot of the machine, 0 where they have none."""
+    """Rows that are written together. `grants`: as GrantRow. `periods`, `moves`, `attachments`: values of them.
+    `devices`: id, state, and when it was seen. `contexts`: device, driver, and the cost (node.devices.ContextCost).
+    `parts`: of gangs, id and state; empty: it is forgotten. `last`: the place of these rows in the order of all that
+    was recorded in this boot of the machine, 0 where they have none."""
 
     grants: Sequence[tuple[object, ...]] = ()
     periods: Sequence[tuple[object, ...]] = ()
@@ -194,4 +226,5 @@ class Batch(NamedTuple):
     devices: Sequence[tuple[object, ...]] = ()
     contexts: Sequence[tuple[object, ...]] = ()
     parts: Sequence[tuple[object, ...]] = ()
+    attachments: Sequence[tuple[object, ...]] = ()
     last: int = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import chain, rollup
+from gpushare.ledger import attachments, chain, rollup
 from gpushare.ledger.entries import Batch
 from gpushare.ledger.schema import KINDS, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
@@ -208,6 +208,7 @@ class LedgerFile:
                     self._db.execute("DELETE FROM parts WHERE id = ?", (name,))
             chain.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
             chain.append(self._db, self.insert, "moves", [(run, *row) for row in batch.moves])
+            attachments.write(self._db, self.insert, run, batch.attachments)
             self._db.execute("UPDATE runs SET seen_ns = ?, moved = MAX(moved, ?) WHERE run = ?", (now, batch.last, run))
 
     def begin_again(self) -> None:
@@ -283,8 +284,8 @@ class LedgerFile:
             return rollup.roll(self._db, self.insert, now_ns)
 
     def forget(self, before_ns: int) -> bool:
-        """Drops ended grants, periods, devices and rows set aside that are older than `before_ns`, some at once.
-        Returns whether there may be more."""
+        """Drops ended grants and attachments, periods, devices and rows set aside that are older than `before_ns`, some
+        at once. Returns whether there may be more."""
         with self._writing():
             dropped = max(chain.forget(self._db, table, before_ns, _FORGET_ROWS) for table in KINDS)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):

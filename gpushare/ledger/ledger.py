@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import queries, slots, usage
-from gpushare.ledger.entries import GrantRow, Move, Period, Totals, added
+from gpushare.ledger import attachments, queries, slots, usage
+from gpushare.ledger.entries import AttachmentRow, GrantRow, Move, Period, Totals, added
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.mover import RETRY_SECONDS, Mover
 from gpushare.ledger.recent import Recent
@@ -154,6 +154,28 @@ class Ledger:
         """Keeps a measured cost of a context."""
         self._recent.put("contexts", [(device, driver, *cost)])
         self._saved()
+
+    def attachment(self, row: AttachmentRow) -> None:
+        """Takes an attachment as it is now. While it lives the disk gets its latest state at the pace of periods; its
+        end is written once, however often it is told."""
+        self._recent.attach(row)
+        self._saved()
+
+    def attached(self) -> list[AttachmentRow]:
+        """Attachments that have not ended, the oldest first: at the start, those that earlier runs left."""
+        return self._recent.attached()
+
+    def ended_attachments(self, limit: int, since_ns: int = 0, grant: str = "") -> list[AttachmentRow]:
+        """The latest attachments that have ended since then, of this grant or (empty) of all, newest first."""
+        which = limit, since_ns, grant
+        nothing: list[AttachmentRow] = []
+
+        def find() -> list[AttachmentRow]:
+            waiting = self._recent.ask(attachments.ended, *which)
+            return waiting + self._mover.read(lambda file: file.ask(attachments.ended, *which), nothing)
+
+        found = {row.attachment: row for row in self._ask(find, nothing)}
+        return sorted(found.values(), key=lambda row: -row.to_ns)[:limit]
 
     def open_grants(self) -> list[tuple[str, str]]:
         """Ids and states of all grants that earlier runs left without an end, oldest first. While the disk does not

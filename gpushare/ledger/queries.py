@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from gpushare.ledger.entries import MAXIMA, PERIODS, GrantRow, Totals
+from gpushare.ledger import attachments
+from gpushare.ledger.entries import MAXIMA, PERIODS, AttachmentRow, GrantRow, Totals
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import sums, whole
 from gpushare.node.devices import ContextCost
@@ -89,11 +90,11 @@ def ended_one(db: sqlite3.Connection, grant_id: str) -> list[tuple[int, str]]:
     return db.execute("SELECT rowid, state FROM grants WHERE id = ? AND ended_ns IS NOT NULL", (grant_id,)).fetchall()
 
 
-def living(db: sqlite3.Connection) -> tuple[list[GrantRow], list[tuple[str, str]]]:
-    """What has not ended: grants, and states of parts of gangs by id; the oldest first."""
+def living(db: sqlite3.Connection) -> tuple[list[GrantRow], list[tuple[str, str]], list[AttachmentRow]]:
+    """What has not ended: grants, states of parts of gangs by id, and attachments; the oldest first."""
     grants = db.execute(f"SELECT {', '.join(GrantRow._fields)} FROM grants WHERE ended_ns IS NULL ORDER BY created_ns")
     parts = db.execute("SELECT id, state FROM parts ORDER BY at_ns").fetchall()
-    return [GrantRow(*row) for row in grants], parts
+    return [GrantRow(*row) for row in grants], parts, attachments.living(db)
 
 
 def devices(db: sqlite3.Connection) -> list[tuple[int, str]]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger.entries import REST, Batch, GrantRow, Move, Period, sound
-from gpushare.ledger.recent_rows import KINDS, MERGE, PUT, SCHEMA, TABLES, by_tenant
+from gpushare.ledger.entries import ATTACHMENTS, PERIODS, REST, AttachmentRow, Batch, GrantRow, Move, Period, sound
+from gpushare.ledger.recent_rows import KINDS, LIVES, MERGE, PUT, SCHEMA, TABLES, by_tenant
 from gpushare.ledger.sqlite_file import connect, failures
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ _FULL = 1
 """Of auto_vacuum."""
 _CHECK_EVERY = 1000
 """How many changes are made between two checks of KEPT_MAX."""
-
-_LIVES = {"grants": "ended_ns IS NULL", "parts": "state != ''"}
 
 
 class Recent:
@@ -98,11 +96,16 @@ class Recent:
 
         self._change(change)
 
+    def attach(self, row: AttachmentRow) -> None:
+        """Puts an attachment in the place of an earlier state of it."""
+        given = ATTACHMENTS.values(sound(row))
+        self._change(lambda db, seq: db.execute(PUT["attachments"], (*given, seq if row.ending else None)))
+
     def complete(self) -> None:
-        """Makes all periods and moves complete, so that they go to the file."""
+        """Makes all periods and moves complete, so that they go to the file; so do attachments that live."""
 
         def change(db: sqlite3.Connection, seq: int) -> None:
-            for name in KINDS:
+            for name in (*KINDS, "attachments"):
                 db.execute(f"UPDATE {name} SET seq = ? WHERE seq IS NULL", (seq,))
 
         self._change(change)
@@ -140,11 +143,11 @@ class Recent:
         """Drops the oldest of too many ended grants, and merges the oldest of too many periods and moves by tenant: the
         tenants' sums stay right, the grants' do not. Leaves out what is being written, which would count twice."""
         beyond = "seq > ?1 ORDER BY seq LIMIT max(0, (SELECT COUNT(*) FROM {0} WHERE {1} seq > ?1) - ?2)".format
-        ended = (
-            f"SELECT rowid FROM grants WHERE ended_ns IS NOT NULL AND {beyond('grants', 'ended_ns IS NOT NULL AND')}"
-        )
         limits = (self._taken, KEPT_MAX)
-        self.lost += db.execute(f"DELETE FROM grants WHERE rowid IN ({ended})", limits).rowcount
+        for name in ("grants", "attachments"):
+            ended = f"NOT ({LIVES[name]}) AND"
+            some = f"SELECT rowid FROM {name} WHERE {ended} {beyond(name, ended)}"
+            self.lost += db.execute(f"DELETE FROM {name} WHERE rowid IN ({some})", limits).rowcount
         for name in KINDS:
             oldest = f"SELECT rowid, * FROM {name} WHERE grant_id != '{REST}' AND {beyond(name, '')}"
             rows = db.execute(oldest, limits).fetchall()
@@ -166,12 +169,17 @@ class Recent:
 
     def open(self) -> list[GrantRow]:
         """Rows of all grants that have not ended, oldest first."""
-        rows = self._rows(f"SELECT * FROM grants WHERE {_LIVES['grants']} ORDER BY created_ns")
+        rows = self._rows(f"SELECT * FROM grants WHERE {LIVES['grants']} ORDER BY created_ns")
         return [GrantRow(*row[:-1]) for row in rows]
 
     def parts(self) -> dict[str, str]:
         """Parts of gangs: states by id, the oldest first."""
-        return dict(self._rows(f"SELECT id, state FROM parts WHERE {_LIVES['parts']} ORDER BY seq, rowid"))
+        return dict(self._rows(f"SELECT id, state FROM parts WHERE {LIVES['parts']} ORDER BY seq, rowid"))
+
+    def attached(self) -> list[AttachmentRow]:
+        """Attachments that have not ended, the oldest first."""
+        rows = self._rows(f"SELECT * FROM attachments WHERE {LIVES['attachments']} ORDER BY from_ns")
+        return [AttachmentRow(*row[:-1]) for row in rows]
 
     def periods(self) -> list[Period]:
         """All that the file does not have."""
@@ -205,14 +213,17 @@ class Recent:
 
         def change(db: sqlite3.Connection, _: int) -> None:
             for name in TABLES:
-                living = f" AND NOT ({_LIVES[name]})" if name in _LIVES else ""
+                living = f" AND NOT ({LIVES[name]})" if name in LIVES else ""
                 db.execute(f"DELETE FROM {name} WHERE seq <= ?{living}", (last,))
 
         self._change(change)
 
-    def adopt(self, grants: Iterable[GrantRow], parts: Iterable[tuple[str, str]]) -> None:
+    def adopt(
+        self, grants: Iterable[GrantRow], parts: Iterable[tuple[str, str]], attached: Iterable[AttachmentRow]
+    ) -> None:
         """Takes what earlier runs left in the file without an end, in the place of what was moved there."""
         rows: dict[str, list[tuple[object, ...]]] = {"grants": [*grants], "parts": [*parts]}
+        rows["attachments"] = list(map(ATTACHMENTS.values, attached))
 
         def change(db: sqlite3.Connection, _: int) -> None:
             for name, found in rows.items():
@@ -338,7 +349,8 @@ def _made(db: sqlite3.Connection, _: int) -> None:
     for name, columns in TABLES.items():
         has = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
         if has and not has.issuperset(columns):
-            values = ", ".join(column if column in has else "0" for column in (*columns, "seq"))
+            none = {column: "''" if column in PERIODS.texts else "0" for column in (*columns, "seq")}
+            values = ", ".join(column if column in has else none[column] for column in none)
             older[name] = db.execute(f"SELECT {values} FROM {name} ORDER BY rowid").fetchall()
             db.execute(f"DROP TABLE {name}")
     for statement in filter(None, SCHEMA.split(";")):

@@ -6,7 +6,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpushare.ledger.entries import LARGEST, MOVES, PERIODS, REST, GrantRow, Kind, Move, Period, Row, joined, kind_of
+from gpushare.ledger import attachments
+from gpushare.ledger.entries import (
+    ATTACHMENTS,
+    LARGEST,
+    MOVES,
+    PERIODS,
+    REST,
+    GrantRow,
+    Kind,
+    Move,
+    Period,
+    Row,
+    joined,
+    kind_of,
+)
 
 # As in the file, but any value is taken: the file decides which row is set aside.
 TABLES = {
@@ -16,12 +30,15 @@ TABLES = {
     "devices": ("id", "state", "seen_ns"),
     "contexts": ("device", "driver", "bytes", "listed_bytes"),
     "parts": ("id", "state"),
+    "attachments": ATTACHMENTS.columns,
 }
 KINDS = {"periods": PERIODS, "moves": MOVES}
 _KEYS = dict.fromkeys(KINDS, "grant_id, device")
-_KEYS |= {"grants": "id", "devices": "id", "contexts": "device, driver", "parts": "id"}
+_KEYS |= {"grants": "id", "devices": "id", "contexts": "device, driver", "parts": "id", "attachments": "attachment"}
+LIVES = {"grants": "ended_ns IS NULL", "parts": "state != ''", "attachments": attachments.LIVES}
+"""Which rows of a table stay here when the file has them."""
 # `seq`: the order in which rows are moved to the file; rows of one transaction have the same. A period or move without
-# one is not complete: later ones are merged with it.
+# one is not complete: later ones are merged with it. An attachment that lives gets one at the pace of periods.
 SCHEMA = "".join(
     f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}, seq);"
     f"CREATE {'' if name in KINDS else 'UNIQUE '}INDEX IF NOT EXISTS {name}_key ON {name} ({_KEYS[name]});"
@@ -46,7 +63,7 @@ def _merging(table: str, kind: Kind, where: dict[str, str]) -> tuple[str, Callab
 
 
 MERGE = {
-    "periods": _merging("periods", PERIODS, {"grant_id": "grant_id", "device": "device", "from_ns": "to_ns"}),
+    "periods": _merging("periods", PERIODS, {name: name for name in PERIODS.texts} | {"from_ns": "to_ns"}),
     # There is none for seconds in which nothing moved.
     "moves": _merging("moves", MOVES, {name: name for name in MOVES.texts}),
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.ledger.file import LedgerFile
-from gpushare.ledger.schema import CHAINED, MOVING
+from gpushare.ledger.schema import ATTACHED, CHAINED, MOVING
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ _ORDER = (
     ("runs", ""),
     ("grants", "WHERE ended_ns IS NULL"),
     ("parts", ""),
+    ("attached", ""),
     ("devices", ""),
     ("contexts", ""),
     ("periods", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),
@@ -40,9 +41,12 @@ _ORDER = (
     ("moves", ""),
     ("move_hours", ""),
     ("move_days", ""),
+    (ATTACHED, ""),
     ("quarantine", ""),
 )
-_HISTORY = ("grants", *CHAINED, *MOVING, "quarantine")
+_HISTORY = ("grants", *CHAINED, *MOVING, ATTACHED, "quarantine")
+_LATER = (*MOVING, "attached", ATTACHED)
+"""Tables that an earlier version does not have."""
 
 
 def damaged(path: Path) -> list[Path]:
@@ -146,7 +150,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
         for table, where in _ORDER:
             columns = _columns(old, table) & fresh.ask(_columns, table)
             if not columns:
-                whole = whole and table in MOVING  # which an earlier version does not have
+                whole = whole and table in _LATER
                 continue
             # Ids in quarantine mean nothing, and the new ledger assigns its own.
             names = sorted(columns - {"id"} if table == "quarantine" else columns - {"hash"})

@@ -14,7 +14,7 @@ from gpushare.ledger.queries import union
 from gpushare.ledger.schema import CHAINED, MOVING
 from gpushare.ledger.sqlite_file import connect, failures, sums, whole
 
-By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder", "origin"]
 TABLES = (*CHAINED, "waiting")
 _MOVES = (*MOVING, "waiting_moves")
 """Tables of periods and of moves that a `snapshot` has."""
@@ -84,7 +84,7 @@ _MOVED = {name: name for name in MOVES.sums}
 Key = tuple[str | int, ...]
 """By `by`: a tenant; a grant and its tenant; a device and the tenant; the start of an hour and the tenant; that of a
 period and the tenant; that of a day, and tenant, grant and device; a tenant whose programs waited for memory, and whose
-memory they waited for: the tenant and the grant."""
+memory they waited for: the tenant and the grant; client machines (Period.origin) and the tenant."""
 _KEYS = {
     "tenant": "tenant",
     "grant": "grant_id, tenant",
@@ -93,6 +93,7 @@ _KEYS = {
     "period": "PERIOD, tenant",
     "charge": f"from_ns / {DAY_NS} * {DAY_NS}, tenant, grant_id, device",
     "holder": "tenant, holder_tenant, holder",
+    "origin": "origin, tenant",
 }
 
 
@@ -118,6 +119,8 @@ def reach(span: Span) -> list[int]:
 
 def _key(by: By, table: str) -> str:
     """Columns of the key. The hours of a row of days are not known: it counts in the first one."""
+    if by == "origin" and table in _MOVES:  # of moves it is not known
+        return "'', tenant"
     begins = f"(SELECT at FROM cuts WHERE at <= {_counts(table)} ORDER BY at DESC LIMIT 1)"
     key = _KEYS[by].replace("PERIOD", f"IFNULL({begins}, (SELECT at FROM cuts ORDER BY at LIMIT 1))")
     return key.replace(str(HOUR_NS), str(DAY_NS)) if table in (CHAINED[-1], MOVING[-1]) and by == "hour" else key

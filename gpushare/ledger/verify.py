@@ -8,7 +8,7 @@ from gpushare.errors import UsageError
 from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import GAP, IDLE
 from gpushare.ledger.queries import ALL
-from gpushare.ledger.schema import CHAINED, KINDS, MOVING, SCHEMA_VERSION
+from gpushare.ledger.schema import ATTACHED, CHAINED, KINDS, MOVING, SCHEMA_VERSION
 from gpushare.ledger.sqlite_file import connect, failures
 from gpushare.ledger.usage import shown_time
 
@@ -40,7 +40,7 @@ def verify(path: Path) -> dict[str, Any]:
         f"{name}: {table['rows']} rows as they were written, the last one {table['head']}"
         + (f"; {table['before']} from before the chain" if table["before"] else "")
         for name, table in tables.items()
-        if not table["fault"] and (table["rows"] or name not in MOVING)
+        if not table["fault"] and (table["rows"] or name not in (*MOVING, ATTACHED))
     ]
     lines += [
         f"device {device}: {one['used_ns'] / 1e9:.1f} s of {one['wall_ns'] / 1e9:.1f} s accounted for"

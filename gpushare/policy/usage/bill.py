@@ -39,8 +39,10 @@ NAMES = {
     "hour": ("hour", "tenant"),
     **{period: (period, "tenant") for period in calendar.PERIODS},
     "holder": ("tenant", "holder_tenant", "holder"),
+    "origin": ("origin", "tenant"),
 }
 """What a row is of, by `by`."""
+_HERE = "(this node)"
 _HINT = """there are no prices: with currency = "EUR" and guaranteed = 2.50 in {}, costs are shown here"""
 
 
@@ -134,7 +136,8 @@ def named(row: Row, asked: Asked) -> list[str]:
         return [calendar.iso(row.get("begins_ns", 0), asked.where), row.get("tenant", "")]
     if asked.by in calendar.PERIODS:
         return [calendar.named(row.get("begins_ns", 0), asked.by, asked.where), row.get("tenant", "")]
-    return [row.get(name, "") for name in NAMES[asked.by]]
+    names = [row.get(name, "") for name in NAMES[asked.by]]
+    return [names[0] or _HERE, *names[1:]] if asked.by == "origin" else names
 
 
 def records(found: Row, rows: Sequence[Row], asked: Asked) -> Iterator[list[object]]:

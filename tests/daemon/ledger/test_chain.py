@@ -1,5 +1,7 @@
 """Rows of the ledger are chained: any change to its file is found; forgotten old rows are not a fault."""
 
+import hashlib
+import json
 import sqlite3
 from contextlib import closing
 
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from values.ledgerrows import batch, in_file, period
 
 from gpushare.ledger import chain
+from gpushare.ledger.entries import PERIODS
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
 
@@ -52,7 +55,7 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
     with closing(sqlite3.connect(path)) as db, db:
         match kind:
             case "text":
-                name = ("grant_id", "tenant", "device")[away % 3]
+                name = ("grant_id", "tenant", "device", "origin")[away % 4]
                 db.execute(f"UPDATE periods SET {name} = 'other' WHERE id = ?", (row,))
             case "delete":
                 db.execute("DELETE FROM periods WHERE id = ?", (row,))
@@ -125,3 +128,16 @@ def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path):
     file.forget(45)
     assert [name for (name,) in in_file(path, "SELECT grant_id FROM periods")] == ["g-5", "g-6"]
     assert fault(path)[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("extra", "origin", "hashed"),
+    [(0, "", ()), (5, "", (5,)), (0, "lab2", (0, "lab2")), (5, "lab2", (5, "lab2"))],
+    ids=["before extra_ns", "before origin", "origin alone", "both"],
+)
+def test_a_row_has_the_hash_that_the_version_gave_it_which_wrote_it(extra, origin, hashed):
+    one = period("g-1", used=3, at=10, extra_ns=extra, origin=origin)
+    before, first = b"\x07" * 32, PERIODS.values(one)[: PERIODS.columns.index("extra_ns")]
+    text = json.dumps([9, 4, *first, *hashed], separators=(",", ":"))
+    found = chain.following("periods", before, 9, (4, *PERIODS.values(one)))
+    assert found == hashlib.sha256(before + text.encode()).digest()

@@ -25,8 +25,8 @@ HUGE = 1 << 63
 
 @pytest.fixture
 def small_disk(path, opened):
-    """Makes the ledger's directory a disk of 400 KiB."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "none", path.parent]
+    """Makes the ledger's directory a disk of 520 KiB."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=520k,mode=755", "none", path.parent]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     yield path.parent

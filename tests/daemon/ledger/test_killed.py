@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine.fulldisk import fill
 from run.waiting import until
-from values.ledgerrows import in_file, move, period, row, used
+from values.ledgerrows import attachment, in_file, move, period, row, used
 
 from gpushare.errors import FailedError
 from gpushare.ledger import ledger as ledgers
@@ -387,11 +387,18 @@ def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, step
         patch.setattr(movers, "_RETRY_FACTOR", 0)
         faults = Faults(patch)
         node = Node(tmp_path_factory.mktemp("sums"), period_s)
-        sums, living, states = {}, {}, {}
+        sums, living, states, attached, detached = {}, {}, {}, {}, {}
         for at, (grant, ns, fault, act) in enumerate(steps, 1):
             if act != "wait":
                 node.recent.add([period(grant, used=ns, at=at)], [move(grant, at=at, stall_ns=ns)])
                 sums[grant] = sums.get(grant, 0) + ns
+            if act == "add":
+                attached[grant] = attached.get(grant, (f"{grant}{at}",))[0], at
+                node.recent.attach(attachment(attached[grant][0], to=at))
+            if act == "end" and grant in attached:
+                detached[name := attached.pop(grant)[0]] = at
+                for _ in range(1 + at % 2):  # the relay tells it again if it does not hear that it is recorded
+                    node.recent.attach(attachment(name, "lost", to=at))
             if act == "save":
                 living[grant] = states[grant] = str(at)
                 node.recent.save(row(grant, state=str(at)))
@@ -411,6 +418,7 @@ def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, step
             assert {name: total(node, name) for name in sums} == sums
             assert {name: stalled(node, name) for name in sums} == sums
             assert {one.id: one.state for one in node.recent.open()} == living
+            assert {(one.attachment, one.to_ns) for one in node.recent.attached()} == {*attached.values()}
         node.mover.turn(last=True)
         assert node.recent.waiting() == 0
         node.mover.stop()
@@ -418,6 +426,8 @@ def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, step
     assert dict(in_file(path, "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == sums
     assert dict(in_file(path, "SELECT grant_id, SUM(stall_ns) FROM moves GROUP BY 1")) == sums
     assert dict(in_file(path, "SELECT id, state FROM grants")) == states
+    assert in_file(path, "SELECT attachment, to_ns FROM attachments ORDER BY 1") == sorted(detached.items())
+    assert in_file(path, "SELECT attachment, to_ns FROM attached ORDER BY 1") == sorted(attached.values())
     assert in_file(path, "SELECT COUNT(*) FROM quarantine") == [(0,)]
     assert in_file(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert bool(living) == Path(node.run / "ledger.recent").exists()

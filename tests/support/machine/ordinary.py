@@ -11,14 +11,22 @@ from gpushare.processes.helper import NOBODY
 
 def begun(command: Sequence[str], **environment: str) -> "subprocess.Popen[str]":
     """Starts a command as user nobody, with pipes. It replaces the process that is returned."""
-    words = ["unshare", "--mount", "bash", "-ec", f"{_opened()}\n{_BECOME}", "become", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        words, env={**os.environ, **environment}, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd="/"
+        [*prefix(), *command],
+        env={**os.environ, **environment},
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        cwd="/",
     )
 
 
-_BECOME = f'exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups "$@"'
+def prefix(uid: int = NOBODY) -> list[str]:
+    """Before a command: makes it this user's."""
+    become = f'exec setpriv --reuid={uid} --regid={uid} --clear-groups "$@"'
+    return ["unshare", "--mount", "bash", "-ec", f"{_opened()}\n{become}", "become"]
 
 
 def _opened() -> str:

@@ -71,7 +71,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 6"),
+        ("version", 1, "version 1, this gpushare speaks 7"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -256,13 +256,14 @@ def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
 
 def test_layout_is_the_one_other_processes_compiled():
     """Running tenants have these offsets compiled in: changing one requires a new GS_PAGE_VERSION."""
-    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2555968)
-    assert ffi.sizeof("struct gs_slot") == 2176
+    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2621504)
+    assert ffi.sizeof("struct gs_slot") == 2240
     assert ffi.offsetof("struct gs_limits", "allocation_wait_ms") == 80
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_device_limits", "residency") == 84
     assert ffi.offsetof("struct gs_limits", "grant") == 16, "gpushare/inject/grantdir.py reads it too"
     assert ffi.offsetof("struct gs_slot", "refusals") == 88
+    assert ffi.offsetof("struct gs_slot", "sync_calls") == 128
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
     assert ffi.offsetof("struct gs_slot_device", "memory_growing") == 80
     assert ffi.offsetof("struct gs_slot_device", "movable_bytes") == 88
