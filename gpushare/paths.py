@@ -7,6 +7,7 @@ from pathlib import Path
 SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
 SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
+PARENT_ENV = "GPUSHARE_RUN_PARENT"  # to `gpushare run` by ssh: the pid of the session with whose end it is to end
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 LOCK = "daemon.lock"  # in the run-time directory, next to the socket; stays when the daemon has ended
 PRICES = Path("/etc/gpushare/prices.toml")

@@ -21,6 +21,7 @@ def number_text(pattern: str) -> Meta:
 
 MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": SIZE_MAX})]
 MemoryText = Annotated[str, number_text(rf"^\s*({SIZE}|{_PERCENT})\s*$")]
+SizeText = Annotated[str, number_text(rf"^\s*({SIZE})\s*$")]
 TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1000})]
 TimeText = Annotated[
     str,

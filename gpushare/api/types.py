@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 
 from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
 from gpushare.api.numbers import MemorySize, MemoryText, TimeLimitMilli, TimeLimitText, TimeMilli, TimeText
+from gpushare.api.remote import Attachment
 from gpushare.api.residency import Residency
 from gpushare.api.sensors import Sensors
 from gpushare.api.share import Eviction, Grace, GrantDevice, Health, IdleAfter, InTurn, MaxRung, Priority, Signal
@@ -41,6 +42,10 @@ Name = Literal[
     "GangCommitted",
     "GangAborted",
     "GangExpired",
+    "RemoteAttached",
+    "RemoteDetached",
+    "RemoteLost",
+    "LinkSlow",
 ]
 
 TTL_SECONDS = 120
@@ -186,9 +191,13 @@ class Grant(Struct, kw_only=True):
     """`part_of`: set if it was prepared for a gang across nodes; while its phase is `prepared` it cannot be used.
     `notice`: what the owner needs to know now, such as a device that does not work; usually empty. `walls`: empty
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
-    `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its phase is
-    `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if it may be moved;
-    0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it."""
+    `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its
+    phase is `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if it
+    may be moved; 0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it. `attachments`: the
+    machines whose programs use it now (docs/guides/remote). `sync_calls`: synchronising calls of its programs so
+    far: those that return when work is done, or return something that only the driver knows; `host_bytes_in`,
+    `host_bytes_out`: bytes that they copied to its devices and from them; `running_ns`: how long they did
+    something, to about a second. A link to a device elsewhere makes programs slower by these."""
 
     id: str
     key: str | None
@@ -222,6 +231,11 @@ class Grant(Struct, kw_only=True):
     grace_seconds: float = 0
     eviction: Eviction | None = None
     residency: Residency | None = None
+    attachments: list[Attachment] = []
+    sync_calls: int = 0
+    host_bytes_in: int = 0
+    host_bytes_out: int = 0
+    running_ns: int = 0
     rv: int
 
 
@@ -347,17 +361,20 @@ class Node(Struct, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding or part of a gang as
-    of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
-    tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
-    nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; its `notice` says more. MemoryRefused: calls of its programs were refused memory (`memory_refused` of its
-    devices), at most once a second. MemoryMoved, MemoryReturned: its movable memory is in host memory, or is back.
-    MemoryPressure: for too long, borrowers of a device's memory have kept each other from working."""
+    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding, attachment or
+    part of a gang as of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it.
+    QuotaDegraded: the tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or
+    to shrink, and does nothing to it before the deadline. MemoryExceeded: a process took more memory from the
+    driver than its grant may have; its `notice` says more. MemoryRefused: calls of its programs were refused memory
+    (`memory_refused` of its devices), at most once a second. MemoryMoved, MemoryReturned: its movable memory is in
+    host memory, or is back. MemoryPressure: for too long, borrowers of a device's memory have kept each other from
+    working. RemoteAttached, RemoteDetached: another machine may use a grant, or does so no more (`ending` says
+    why). RemoteLost: the same, because nothing was heard of it any more, or the relay ended. LinkSlow: its link has
+    been worse than the class of its check for ten seconds."""
 
     rv: int
     epoch: int
-    kind: Literal["grant", "tenant", "device", "node", "eviction", "gang", "finding", "bookmark"]
+    kind: Literal["grant", "tenant", "device", "node", "eviction", "gang", "finding", "attachment", "bookmark"]
     type: Literal["added", "changed", "removed", "bookmark"]
     name: Name = ""
     object: Any = None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder", "origin"]
 Unit = Literal["hour", "minute"]
 Each = Literal["node", "device"]
 
@@ -21,7 +21,9 @@ class UsageRow(Struct, kw_only=True):
     memory and back. `stalled_ns`: for how long calls of its programs waited for memory that was in host memory, in
     `stalls` waits that are over. By holder the rows are of that alone: `holder` and `holder_tenant` are the grant whose
     memory stood in the way, and its tenant; both are empty where it was only the copy, and the tenant `(held)` stands
-    for a person who had it stay away. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs
+    for a person who had it stay away. By origin: `origin` is the client machine, as it names itself, whose programs
+    used the device over a carrier; several where they used a grant at once; empty: this node's own programs, and what
+    moving memory cost. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs
     and other submitted work."""
 
     tenant: str = ""
@@ -29,6 +31,7 @@ class UsageRow(Struct, kw_only=True):
     device: str = ""
     holder: str = ""
     holder_tenant: str = ""
+    origin: str = ""
     begins_ns: int = 0
     guaranteed_ns: int = 0
     extra_ns: int = 0

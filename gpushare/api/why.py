@@ -21,6 +21,8 @@ What = Literal[
     "waited",
     "late",
     "lie",
+    "attached",
+    "detached",
     "ended",
     "other",
 ]
@@ -33,8 +35,9 @@ class Decision(Struct, kw_only=True):
     guarantee is kept has changed; `reclaim`: about something borrowed other than a lease; `moved`: about its memory, to
     host memory or back; `refused`: calls of its programs were refused memory; about leases: `served`, `taken` from this
     grant, `took` from another one for it, `gave_up` of its own accord, `waited` without getting one, `late` to stop,
-    `lie`: its page contains an impossible value. `text`: the decision in a sentence. `rule`: the rule that decided; for
-    leases as in LeaseEvent. `numbers`: those that it was decided by; their names end in their unit."""
+    `lie`: its page contains an impossible value; `attached`, `detached`: another machine's programs began or ceased to
+    use it. `text`: the decision in a sentence. `rule`: the rule that decided; for leases as in LeaseEvent. `numbers`:
+    those that it was decided by; their names end in their unit."""
 
     at_ns: int
     what: What
@@ -48,8 +51,8 @@ class Decision(Struct, kw_only=True):
 
 class Explanation(Struct, kw_only=True):
     """`why`: why it is not faster, and memory that it was refused, in sentences that say what to do: the most important
-    one first. `now`: a sentence about each of its devices. `decisions`: the latest, oldest first; those about leases as
-    far back as the arbiter's record reaches."""
+    one first. `now`: a sentence about each of its devices and attachments. `decisions`: the latest, oldest first; those
+    about leases as far back as the arbiter's record reaches."""
 
     grant: str
     tenant: str

@@ -57,6 +57,16 @@ class AwaitedVerbs:
     async def resume(self, grant_id: str) -> types.Grant:
         """The Grant, whose memory begins to move back to its device as soon as there is room."""
 
+    async def attach(self, grant_id: str, **request: Unpack[types.AttachRequest]) -> types.Attached:
+        """An Attached, with the ticket by which another machine uses the grant; fields of AttachRequest, None is
+        left out. Raises RefusedError where the grant cannot be attached now."""
+
+    async def detach(self, grant_id: str, attachment: str) -> None:
+        """Ends an attachment. Raises NotFoundError for one that has ended."""
+
+    async def remote(self, *, since: int | None = None, grant: str | None = None) -> types.Remote:
+        """A Remote, as `GET /v1/remote` takes these; None is left out. `since`: wall time in ns."""
+
     async def gangs(self) -> list[types.GangPart]:
         """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
 

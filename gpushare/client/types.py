@@ -393,6 +393,39 @@ class Residency(TypedDict):
     receipt: str
 
 
+class Link(TypedDict):
+    """The network path of an attachment, as the node's relay measures it every second. `rtt_us`: the kernel's
+    smoothed round trip time; `rate_bps`: what went both ways in the last second; 0: nothing known yet. `checked`:
+    its class at the last link check, empty if there was none."""
+
+    kind: Literal["tls", "plain"]
+    rtt_us: int
+    rate_bps: int
+    checked: Literal["", "good", "fair", "poor", "refused"]
+
+
+class Attachment(TypedDict):
+    """One client machine's use of a grant. `origin`: the client's host, as it names itself; `address`: where its
+    connections come from, empty before the first. `uid`: who attached it. `connections`: now, without that for
+    control. `bytes_in`: from the client; `bytes_out`: to it. `ending`: empty while it lives; `detached`: the
+    client ended it; `lost`: nothing was heard of it for too long; `expired`: it was not used in time; `server`:
+    the carrier's server ended; `released`: the grant did; `relay`: the relay did."""
+
+    id: str
+    grant: str
+    carrier: str
+    origin: str
+    address: str
+    uid: int
+    link: Link
+    created_ns: int
+    ended_ns: int | None
+    ending: Literal["", "detached", "lost", "expired", "server", "released", "relay"]
+    connections: int
+    bytes_in: int
+    bytes_out: int
+
+
 _Grant = TypedDict("_Grant", {"class": Literal["interactive", "inference", "training"]})
 
 
@@ -402,7 +435,11 @@ class Grant(_Grant):
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
     `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its
     phase is `suspended` while that is in host memory. `idle_after_seconds`: the one that is in force for it, if
-    it may be moved; 0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it."""
+    it may be moved; 0: it never counts as idle. `uid`: its owner's. `workload`: what runs in it. `attachments`:
+    the machines whose programs use it now (docs/guides/remote). `sync_calls`: synchronising calls of its programs
+    so far: those that return when work is done, or return something that only the driver knows; `host_bytes_in`,
+    `host_bytes_out`: bytes that they copied to its devices and from them; `running_ns`: how long they did
+    something, to about a second. A link to a device elsewhere makes programs slower by these."""
 
     id: str
     key: str | None
@@ -435,6 +472,11 @@ class Grant(_Grant):
     grace_seconds: float
     eviction: Eviction | None
     residency: Residency | None
+    attachments: list[Attachment]
+    sync_calls: int
+    host_bytes_in: int
+    host_bytes_out: int
+    running_ns: int
     rv: int
 
 
@@ -659,6 +701,62 @@ class GrantChange(TypedDict):
     time_limit: NotRequired[int | str | None]
 
 
+class AttachRequest(TypedDict):
+    """`carrier`: one of those of GET /v1/remote; left out: the node's only one. `version`: that of the client's
+    side, which has to be the node's. `link`: `plain` for networks that encrypt below. `host_memory`: how much of
+    the node's memory the carrier's server may use, with what it copies through; bytes or `4GiB`; left out: as the
+    node sets it. `origin`: the client's host."""
+
+    carrier: NotRequired[str | None]
+    version: NotRequired[str | None]
+    link: NotRequired[Literal["tls", "plain"] | None]
+    host_memory: NotRequired[int | str | None]
+    origin: NotRequired[str | None]
+
+
+class RelayAddress(TypedDict):
+    """Where the relay of a node is. `host`: empty: where the node is reached by ssh. `cert_sha256`: of its
+    certificate (DER), 64 hexadecimal digits."""
+
+    host: str
+    port: int
+    cert_sha256: str
+
+
+class Carrier(TypedDict):
+    """A carrier that the node can serve. `version`: as its `version` command says; empty: it has none. `trouble`:
+    why it cannot be served now, otherwise empty."""
+
+    name: str
+    version: str
+    trouble: str
+
+
+class Attached(TypedDict):
+    """The answer to an attachment. `ticket`: its secret, 64 hexadecimal digits: whoever has it uses the grant. It is
+    told once, and stands in no other answer. `expires_ns`: wall time until which it has to be used first."""
+
+    id: str
+    grant: str
+    ticket: str
+    relay: RelayAddress
+    link: Literal["tls", "plain"]
+    carrier: Carrier
+    expires_ns: int
+
+
+class Remote(TypedDict):
+    """Whether programs of other machines may use this node. `relay`: null: they may not, for `reason`.
+    `attachments`: those that live, and the latest that have ended. `attachments_max`: how many may live; 0:
+    remote grants are off."""
+
+    relay: RelayAddress | None
+    reason: str
+    carriers: list[Carrier]
+    attachments: list[Attachment]
+    attachments_max: int
+
+
 class GangPart(TypedDict):
     """A gang's part on this node. `phase`: it stays `committed` after its grants have ended. `reason`: why it was
     aborted or expired. `grant_ids`: all its grants, in the order of the request; `grants`: those that have not
@@ -737,7 +835,7 @@ class TenantChange(TypedDict):
     unknown: Accounts | None
 
 
-By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
+By = Literal["tenant", "grant", "device", "hour", "period", "charge", "holder", "origin"]
 
 
 class UsageRow(TypedDict):
@@ -752,6 +850,8 @@ class UsageRow(TypedDict):
     of its programs waited for memory that was in host memory, in `stalls` waits that are over. By holder the rows
     are of that alone: `holder` and `holder_tenant` are the grant whose memory stood in the way, and its tenant;
     both are empty where it was only the copy, and the tenant `(held)` stands for a person who had it stay away.
+    By origin: `origin` is the client machine, as it names itself, whose programs used the device over a carrier;
+    several where they used a grant at once; empty: this node's own programs, and what moving memory cost.
     `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs and other submitted work."""
 
     tenant: str
@@ -759,6 +859,7 @@ class UsageRow(TypedDict):
     device: str
     holder: str
     holder_tenant: str
+    origin: str
     begins_ns: int
     guaranteed_ns: int
     extra_ns: int
@@ -805,7 +906,7 @@ class Usage(TypedDict):
 
     since_ns: int
     until_ns: int
-    by: Literal["tenant", "grant", "device", "hour", "period", "charge", "holder"]
+    by: Literal["tenant", "grant", "device", "hour", "period", "charge", "holder", "origin"]
     rows: list[UsageRow]
     devices: DeviceTime
     periods: list[UsagePeriod]
@@ -895,18 +996,24 @@ What = Literal[
     "GangCommitted",
     "GangAborted",
     "GangExpired",
+    "RemoteAttached",
+    "RemoteDetached",
+    "RemoteLost",
+    "LinkSlow",
 ]
 
 
 class GrantEvent(TypedDict):
-    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding or part of a gang
-    as of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded:
-    the tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink,
-    and does nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than
-    its grant may have; its `notice` says more. MemoryRefused: calls of its programs were refused memory
-    (`memory_refused` of its devices), at most once a second. MemoryMoved, MemoryReturned: its movable memory is
-    in host memory, or is back. MemoryPressure: for too long, borrowers of a device's memory have kept each other
-    from working."""
+    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding, attachment or part
+    of a gang as of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it.
+    QuotaDegraded: the tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end
+    or to shrink, and does nothing to it before the deadline. MemoryExceeded: a process took more memory from the
+    driver than its grant may have; its `notice` says more. MemoryRefused: calls of its programs were refused
+    memory (`memory_refused` of its devices), at most once a second. MemoryMoved, MemoryReturned: its movable
+    memory is in host memory, or is back. MemoryPressure: for too long, borrowers of a device's memory have kept
+    each other from working. RemoteAttached, RemoteDetached: another machine may use a grant, or does so no more
+    (`ending` says why). RemoteLost: the same, because nothing was heard of it any more, or the relay ended.
+    LinkSlow: its link has been worse than the class of its check for ten seconds."""
 
     rv: int
     epoch: int
@@ -982,6 +1089,17 @@ class FindingEvent(TypedDict):
     object: Finding
 
 
+class AttachmentEvent(TypedDict):
+    """An event of kind `attachment`: see GrantEvent."""
+
+    rv: int
+    epoch: int
+    kind: Literal["attachment"]
+    type: Literal["added", "changed", "removed"]
+    name: What
+    object: Attachment
+
+
 class BookmarkEvent(TypedDict):
     """An event of kind `bookmark`: see GrantEvent."""
 
@@ -1015,7 +1133,26 @@ class Away(TypedDict):
     object: dict[str, str]
 
 
-Event = GrantEvent | DeviceEvent | TenantEvent | NodeEvent | EvictionEvent | GangEvent | FindingEvent | BookmarkEvent
+Event = (
+    GrantEvent
+    | DeviceEvent
+    | TenantEvent
+    | NodeEvent
+    | EvictionEvent
+    | GangEvent
+    | FindingEvent
+    | AttachmentEvent
+    | BookmarkEvent
+)
 FollowEvent = (
-    GrantEvent | DeviceEvent | TenantEvent | NodeEvent | EvictionEvent | GangEvent | FindingEvent | Listed | Away
+    GrantEvent
+    | DeviceEvent
+    | TenantEvent
+    | NodeEvent
+    | EvictionEvent
+    | GangEvent
+    | FindingEvent
+    | AttachmentEvent
+    | Listed
+    | Away
 )

@@ -121,6 +121,20 @@ class Verbs:
         """The Grant, whose memory begins to move back to its device as soon as there is room."""
         return self.call("POST", f"/v1/grants/{segment(grant_id)}:resume")
 
+    def attach(self, grant_id: str, **request: "Unpack[types.AttachRequest]") -> "types.Attached":
+        """An Attached, with the ticket by which another machine uses the grant; fields of AttachRequest, None is left
+        out. Raises RefusedError where the grant cannot be attached now."""
+        return self.call("POST", f"/v1/grants/{segment(grant_id)}/attachments", fields(request))
+
+    def detach(self, grant_id: str, attachment: str) -> None:
+        """Ends an attachment. Raises NotFoundError for one that has ended."""
+        return self.call("DELETE", f"/v1/grants/{segment(grant_id)}/attachments/{segment(attachment)}")
+
+    def remote(self, *, since: int | None = None, grant: str | None = None) -> "types.Remote":
+        """A Remote, as `GET /v1/remote` takes these; None is left out. `since`: wall time in ns."""
+        query = query_of(fields({"since": since, "grant": grant}))
+        return self.call("GET", f"/v1/remote?{query}" if query else "/v1/remote")
+
     def gangs(self) -> "list[types.GangPart]":
         """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
         return self._field("parts", "/v1/gangs")

@@ -262,6 +262,7 @@ class _Daemon:
             configuration.audit(self._config.audit),
             self._config.memory.move_seconds,
             self._config.memory.idle_after_seconds,
+            configuration.remote(self._config.remote),
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
@@ -274,6 +275,7 @@ class _Daemon:
         context.preparing.adopt()
         context.exclusion.start()
         context.evictions.start()
+        context.remote.start()
         if ledger.readable:  # otherwise they may belong to living grants
             strays.remove(state)
         try:
@@ -350,6 +352,7 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.programs.close()
+        context.remote.close()
         context.adoption.let_go()
         context.exclusion.close()
         strays.await_empty_cgroups(context.state)

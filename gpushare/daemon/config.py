@@ -1,5 +1,6 @@
 """gpushare.toml: what an administrator sets. Options of the command line override it."""
 
+import ipaddress
 import operator
 import re
 from dataclasses import replace
@@ -13,6 +14,7 @@ from gpushare.api.node import Enforce
 from gpushare.api.share import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
 from gpushare.binding import arbiter as arbiter_api
+from gpushare.daemon.remote.settings import Settings
 from gpushare.daemon.state.history import History
 from gpushare.errors import UsageError
 from gpushare.policy.audit.audit import Act, Rules
@@ -21,6 +23,7 @@ from gpushare.policy.grants.spread import PLACEMENT
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung, rung_of
 from gpushare.policy.quota.shares import DEVICE_MILLI
+from gpushare.relay.limits import ATTACHMENTS_MAX
 from gpushare.text import toml, units
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -85,6 +88,20 @@ class MemoryConfig(Struct, forbid_unknown_fields=True):
     allocation_wait_seconds: float = 60
 
 
+class RemoteConfig(Struct, forbid_unknown_fields=True):
+    """Programs of other machines (docs/guides/remote/index.md). `listen`: where the relay takes their connections,
+    ADDRESS:PORT; port 0: any; empty: nowhere. `host`: its name or address, as their machines are told; empty: they use
+    the one by which they reach the node. `carriers`: another directory of carriers' contracts, besides
+    /usr/share/gpushare/carriers and /etc/gpushare/carriers. `host_memory`: how much of the node's memory the server of
+    one grant may use. `attachments`: how many there may be at once."""
+
+    listen: str = ""
+    host: str = ""
+    carriers: str = ""
+    host_memory: str = "4GiB"
+    attachments: int = 64
+
+
 class AuditConfig(Struct, forbid_unknown_fields=True):
     """What is done to processes that use a device without a share: gpushare.policy.audit.audit.Rules, in seconds."""
 
@@ -118,6 +135,7 @@ class Config(Struct, forbid_unknown_fields=True):
     guard: GuardConfig = msgspec.field(default_factory=GuardConfig)
     audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
     memory: MemoryConfig = msgspec.field(default_factory=MemoryConfig)
+    remote: RemoteConfig = msgspec.field(default_factory=RemoteConfig)
 
 
 RANGES = {
@@ -131,6 +149,7 @@ RANGES = {
     "memory.move_seconds": (0.1, 600),
     "memory.idle_after_seconds": (0, 86400),
     "memory.allocation_wait_seconds": (0, 86400),
+    "remote.attachments": (1, ATTACHMENTS_MAX),
     "arbiter.lease_ms": (0, 10_000),
     "arbiter.bound_ms": (0, 1000),
     "arbiter.bound_alone_ms": (0, 1000),
@@ -159,10 +178,17 @@ def load(path: Path | None) -> Config:
         value = operator.attrgetter(name)(config)
         if not low <= value <= high:
             raise UsageError(f"{file.place(*name.split('.'))}: {name} is {value}: give {low} to {high}")
-    try:
-        host_pool(config.memory)
-    except UsageError as error:
-        raise UsageError(f"{file.place('memory', 'host_pool')}: {error}") from None
+    for section, key, check in (
+        ("memory", "host_pool", lambda: host_pool(config.memory)),
+        ("remote", "listen", lambda: address(config.remote.listen)),
+        ("remote", "host", lambda: host(config.remote.host)),
+        ("remote", "carriers", lambda: directory(config.remote.carriers)),
+        ("remote", "host_memory", lambda: units.parse_size(config.remote.host_memory)),
+    ):
+        try:
+            check()
+        except UsageError as error:
+            raise UsageError(f"{file.place(section, key)}: {error}") from None
     return config
 
 
@@ -205,6 +231,49 @@ def host_pool(asked: MemoryConfig) -> int | None:
         return units.parse_size(asked.host_pool)
     except UsageError as error:
         raise UsageError(f"memory.host_pool is neither auto, 0 nor a size: {error}") from None
+
+
+def address(text: str) -> str:
+    """`ADDRESS:PORT` of the relay, an IPv6 address in brackets; empty: none. Raises UsageError."""
+    if text and not _is_address(*text.rpartition(":")[::2]):
+        raise UsageError(
+            f"remote.listen {text!r} is not ADDRESS:PORT, such as 0.0.0.0:7433 or [::]:7433, with a port from 1024 on"
+        )
+    return text
+
+
+def _is_address(address: str, port: str) -> bool:
+    bare = address.removeprefix("[").removesuffix("]")
+    try:
+        usual = f"[{bare}]" if ipaddress.ip_address(bare).version == 6 else bare
+    except ValueError:
+        return False
+    return usual == address and port.isascii() and port.isdecimal() and (port == "0" or 1024 <= int(port) < 1 << 16)
+
+
+def host(text: str) -> str:
+    """The name of the relay's host. Raises UsageError."""
+    if len(text) > 253 or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(f"remote.host {text[:40]!r} is no name or address of a host")
+    return text
+
+
+def directory(text: str) -> Path | None:
+    """A directory by its absolute path; None: none. Raises UsageError."""
+    if text and not text.startswith("/"):
+        raise UsageError(f"remote.carriers {text!r} is not absolute: begin it with /")
+    return Path(text) if text else None
+
+
+def remote(asked: RemoteConfig) -> Settings:
+    """Converts the section. Raises UsageError."""
+    return Settings(
+        listen=address(asked.listen),
+        host=host(asked.host),
+        carriers=directory(asked.carriers),
+        host_memory=units.parse_size(asked.host_memory),
+        attachments=asked.attachments,
+    )
 
 
 def audit(asked: AuditConfig) -> Rules:

@@ -11,6 +11,7 @@ from gpushare.api.node import Enforce
 from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.explaining import Explaining
+from gpushare.daemon.accounts.host_calls import HostCounts
 from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.devices.devices import Devices
@@ -37,6 +38,11 @@ from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.remote.desk import Desk
+from gpushare.daemon.remote.living import Living
+from gpushare.daemon.remote.sandbox import Sandbox
+from gpushare.daemon.remote.servers import Servers
+from gpushare.daemon.remote.settings import Settings
 from gpushare.daemon.residency.ahead import Ahead
 from gpushare.daemon.residency.demote import Demote
 from gpushare.daemon.residency.pool import HostPool
@@ -76,10 +82,12 @@ class NodeContext:
     audit_rules: Rules
     move_s: float  # as `[memory] move_seconds`
     idle_after_s: float  # as `[memory] idle_after_seconds`
+    remote_settings: Settings
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
     refusals: MemoryRefusals = field(init=False)
+    host_counts: HostCounts = field(init=False)
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
     walls: Walls = field(init=False)
@@ -101,13 +109,17 @@ class NodeContext:
     measuring: Measuring = field(init=False)
     devices: Devices = field(init=False)
     health: Health = field(init=False)
+    remote: Desk = field(init=False)
 
     def __post_init__(self) -> None:
         state, resources, arbiter = self.state, self.resources, self.arbiter
         self.accounts = Accounts(state, arbiter)
         self.receipts = Receipts(state, arbiter)
         self.refusals = MemoryRefusals(state, arbiter)
-        self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts, self.refusals)
+        self.host_counts = HostCounts(state)
+        self.serving = Serving(
+            state, self.hardware, arbiter, self.accounts, self.receipts, self.refusals, self.host_counts
+        )
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         state.host_pool_bytes = self.pool.size_bytes
         state.idle_after_default_ns = round(self.idle_after_s * 1e9)
@@ -144,7 +156,9 @@ class NodeContext:
         self.programs = Programs(self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
-        self.measuring = Measuring(state, self.serving, self.transitions, self.explaining, self.refusals)
+        self.measuring = Measuring(
+            state, self.serving, self.transitions, self.explaining, self.refusals, self.host_counts
+        )
         self.devices.idle_bytes = self.ahead.idle_bytes
         self.health = Health(
             state,
@@ -157,6 +171,16 @@ class NodeContext:
             self.tenancy,
             self.facts,
         )
+        sandbox = Sandbox()
+        self.remote = Desk(
+            self.remote_settings,
+            state,
+            self.grants,
+            Servers(state, self.hardware, self.inject, self.grants, self.transitions, self.serving, sandbox),
+            sandbox,
+            Living(state, self.transitions, self.accounts.attachments, self.remote_settings.attachments),
+        )
+        self.devices.told_drained, self.evictions.told = self.remote.drained, self.remote.evicting
         self.tracepoint.start(self.transitions.exceeded)
         self.transitions.followers = Followers(
             self.audit,
@@ -168,6 +192,7 @@ class NodeContext:
             self.devices,
             self.pool,
             self.residency,
+            self.remote,
         )
 
     def facts(self) -> types.Node:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from gpushare.errors import UsageError
+from gpushare.relay.wire import SILENT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Timing:
     """How long a client may leave an answer unread."""
     linger: float = 2.0
     """How long an unwanted body is read, so that its sender gets the answer."""
+    served: float = 15.0
+    """How long a carrier's server may take until it listens."""
+    heard: float = SILENT_SECONDS
+    """How long nothing may be heard of an attachment before it is lost."""
     starter: float = 1.0
     """Between two looks at an expired grant whose container is being started."""
     starter_most: float = 100.0

@@ -34,6 +34,11 @@ def bare(sim_dir: Path, sim_lib_dir: Path) -> dict[str, str]:
     return {**_simulated(sim_lib_dir, (), ()), SIM_DIR_ENV: str(sim_dir)}
 
 
+def driver(node: Node) -> dict[str, str]:
+    """Returns the variables with which a program that is linked with the driver starts, without devices of its own."""
+    return {"LD_LIBRARY_PATH": str(node.sim_lib_dir)} if node.simulated else {}
+
+
 def _joined(paths: Iterable[Path]) -> str:
     return ":".join(map(str, paths))
 

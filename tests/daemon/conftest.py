@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from remote import elsewhere
 from run import running
 from run.built import SUPPORT
 from run.waiting import until
@@ -182,6 +183,23 @@ def shared_quick() -> Iterator[Shared]:
         yield Shared(lambda: _lending(make, "idle_after_seconds = 0.3\n"))
 
 
+def _reachable(make: Make) -> Daemon:
+    node = make("--simulate", "2x16GiB")
+    carriers, config = node.state_dir / "carriers", node.state_dir / "gpushare.toml"
+    config.write_text(f'[remote]\nlisten = "127.0.0.1:0"\ncarriers = "{carriers}"\nattachments = 40\n')
+    for name, argv in (("echo", elsewhere.ECHO), ("ends", elsewhere.ENDS), ("silent", elsewhere.SILENT)):
+        elsewhere.contract(carriers, name, argv)
+    elsewhere.contract(carriers, "numbered", elsewhere.ECHO, ("/bin/echo", "1.2"))
+    node.options += ["--config", str(config)]
+    return node.quicken(heard=120)  # programs of tests do not say each second that they live
+
+
+@pytest.fixture(scope="session")
+def shared_reachable() -> Iterator[Shared]:
+    with maker() as make:
+        yield Shared(lambda: _reachable(make))
+
+
 @pytest.fixture
 def daemon(shared: Shared) -> Iterator[Daemon]:
     yield shared.take()
@@ -214,6 +232,15 @@ def quick(shared_quick: Shared) -> Iterator[Daemon]:
     """The same, on which programs are idle after 0.3 s."""
     yield shared_quick.take()
     shared_quick.give_back()
+
+
+@pytest.fixture
+def reachable(shared_reachable: Shared) -> Iterator[Daemon]:
+    """A daemon that takes programs of other machines, with carriers that carry nothing (remote/elsewhere.py)."""
+    node = shared_reachable.take()
+    until(lambda: node.client.remote()["relay"], "the relay serves")
+    yield node
+    shared_reachable.give_back()
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpushare.binding.arbiter import Arbiter, GrantStats
+from gpushare.daemon.accounts.attachments import Attachments
 from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceTime, Instant, Reading, Sample, joined, periods, unowned, unused
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, instant
 from gpushare.inject.pod import Pod
-from gpushare.ledger.entries import GAP, Move, Period
+from gpushare.ledger.entries import GAP, Move, Period, origins
 from gpushare.ledger.usage import Sums
 
 KEPT_SECONDS = 120.0
@@ -65,6 +66,7 @@ class Accounts:
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state, self._arbiter = state, arbiter
         self.moves = Moves(state)
+        self.attachments = Attachments(state.ledger)
         self._unwritten: dict[tuple[str, str], Period] = {}
         """By grant and device: the row of a period that ended because another grant ended, not yet written."""
         self._leased: dict[int, int] = {}
@@ -98,6 +100,7 @@ class Accounts:
         for live in self._state if of is None or devices else [of]:
             if live.handle is None:
                 continue
+            origin = origins(live.origins) if live.origins else ""
             for ordinal, place in enumerate(live.record.places):
                 book = live.books.get(place.index)
                 if book is not None and (of is None or of is live or place.index in devices):
@@ -108,7 +111,7 @@ class Accounts:
                     scavenges = policies[tenant].weight == 0 if tenant in policies else False
                     here = live.id, tenant, place.device, place.index
                     hosted = live.record.residency.hosted_bytes
-                    found.append(Sample(*here, guarantee, book, stats, served, scavenges, hosted))
+                    found.append(Sample(*here, guarantee, book, stats, served, scavenges, hosted, origin))
         return found
 
     def ends(self, live: Live) -> None:
@@ -128,7 +131,7 @@ class Accounts:
                     if live.record.places[one.ordinal].device == sample.device_id
                 )
                 self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats, refused))
-        self._add(periods(samples, now), moves=self.moves.rows(now, live), only=live.id)
+        self._add(self._periods(samples, now), moves=self.moves.rows(now, live), only=live.id)
 
     def read(self) -> Reading:
         """Returns all counters as they are now."""
@@ -146,7 +149,14 @@ class Accounts:
             if (before := self._times.get(device.index)) is not None:
                 self._times[device.index] = time
                 rest += unused(device.id, before, time)
-        self._add(periods(reading.samples, reading.at), rest, self.moves.rows(reading.at))
+        self._add(self._periods(reading.samples, reading.at), rest, self.moves.rows(reading.at))
+
+    def _periods(self, samples: list[Sample], to: Instant) -> list[Period]:
+        for sample in samples:
+            if sample.origin and sample.grant_id in self._state:
+                live = self._state.live(sample.grant_id)
+                live.origins = live.present
+        return periods(samples, to)
 
     def _leased_more(self, device: int) -> bool:
         """Whether anybody had a lease on the device since the last call or `write`."""

@@ -3,8 +3,10 @@ others have too much."""
 
 from collections.abc import Collection, Sequence
 
+from msgspec import to_builtins
+
 from gpushare.api import why
-from gpushare.daemon.accounts import lease_story
+from gpushare.daemon.accounts import attachments, lease_story
 from gpushare.daemon.accounts.moves import Moves
 from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.state import placement
@@ -21,6 +23,7 @@ from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.residency.states import Where
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
+from gpushare.text import links
 from gpushare.text.overview import guarantee
 from gpushare.text.units import format_size, format_time, milli_of
 
@@ -29,6 +32,8 @@ DECISIONS = 20
 DECISIONS_MAX = 200
 IDLE_SECONDS = 30
 _HOLDERS_MAX = 50
+_ATTACHMENTS_MAX = 10
+"""Latest ended attachments in the story of a grant."""
 _REFUSED_MAX = 8
 """Refused requests that are tried again as if a holder were gone."""
 _REFUSED_NS = 600_000_000_000
@@ -60,6 +65,7 @@ class Explaining:
         if ended is not None:
             at, rule = record.ended_ns or 0, str(record.phase)
             own = [*own, why.Decision(at_ns=at, what="ended", rule=rule, text=f"ended: {record.life.reason}")]
+        own = [*own, *self._attachments(grant_id)]
         return why.Explanation(
             grant=record.id,
             tenant=record.tenant,
@@ -67,6 +73,11 @@ class Explaining:
             now=_now(state.live(grant_id), self._moves, placement.standing(state)) if grant_id in state else [],
             decisions=sorted([*own, *leases], key=lambda decision: decision.at_ns),
         )
+
+    def _attachments(self, grant_id: str) -> list[why.Decision]:
+        living = self._state.live(grant_id).attachments.values() if grant_id in self._state else ()
+        ended = attachments.views(self._state.ledger.ended_attachments(_ATTACHMENTS_MAX, grant=grant_id))
+        return [decision for one in (*living, *ended) for decision in attachments.decisions(one)]
 
     def standing(self, idle_ns: int) -> why.Standing:
         """Answers both questions. `idle_ns`: a grant that had work within this time is not idle."""
@@ -190,7 +201,7 @@ def _admitted(record: GrantRecord) -> list[why.Decision]:
 
 
 def _now(live: Live, moves: Moves, standing: Standing) -> list[str]:
-    """The grant's present state, in a sentence per device. `standing`: of all grants."""
+    """The grant's present state, in a sentence per device and attachment. `standing`: of all grants."""
     shares: list[Share | None] = [*live.shares] or [None] * len(live.record.places)
     found = []
     for place, share in zip(live.record.places, shares, strict=True):
@@ -208,7 +219,7 @@ def _now(live: Live, moves: Moves, standing: Standing) -> list[str]:
         if place.hosted_bytes or live.record.residency.where is Where.RESUMING:
             text += "; " + _away(live, moves.meanwhile(live))
         found.append(text)
-    return found
+    return found + [f"attached {links.living(to_builtins(one))}" for one in live.attachments.values()]
 
 
 def _away(live: Live, meanwhile: str) -> str:

@@ -130,6 +130,8 @@ def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
             row.grant, row.tenant = str(key[0]), str(key[1])
         case "device":
             row.device, row.tenant = str(key[0]), str(key[1])
+        case "origin":
+            row.origin, row.tenant = str(key[0]), str(key[1])
         case "hour" | "period":
             row.begins_ns, row.tenant = int(key[0]), str(key[1])
         case "holder":

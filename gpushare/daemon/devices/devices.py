@@ -26,11 +26,13 @@ SENSORS_SECONDS = 1.0
 
 class Devices:
     """Belongs to the event loop. `idle_bytes`: returns how many bytes of a device, by its id, grants have that lend
-    their memory and have done nothing with it for so long that it may be moved away for others."""
+    their memory and have done nothing with it for so long that it may be moved away for others. `told_drained`: called
+    with a device's id and a line about its drain."""
 
     def __init__(self, state: State, backend: Backend, arbiter: Arbiter, simulator: Simulator | None) -> None:
         self._state, self._backend, self._arbiter, self._simulator = state, backend, arbiter, simulator
         self.idle_bytes: Callable[[str], int] = lambda _device: 0
+        self.told_drained: Callable[[str, str], None] = lambda _device, _text: None
         self._sensors: dict[str, Sensors] = {}
         self._read_at = -math.inf
         self._reading = asyncio.Lock()
@@ -85,6 +87,8 @@ class Devices:
         # In a thread: a disk may be slow.
         await asyncio.to_thread(self._state.drains.put, device.id, Drain(now_ns(), asked.reason))
         log.info("device %d (%s) is drained: %s", device.index, device.id, asked.reason or "no reason given")
+        why = f": {asked.reason}" if asked.reason else ""
+        self.told_drained(device.id, f"device {device.index} of the node takes no new work{why}: end this one soon")
         return self.publish(device, "DeviceDrain")
 
     async def undrain(self, name: str) -> types.Device:

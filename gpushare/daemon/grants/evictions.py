@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 class Evictions:
     """`engines`: by rung; a rung without one is left out. `asked`: evictions in progress, by grant. `ended`: number of
-    ended ones, by last rung and outcome."""
+    ended ones, by last rung and outcome. `told`: called with a grant that is asked to end or to shrink."""
 
     def __init__(self, state: State, transitions: Transitions, engines: Mapping[Rung, Engine] | None = None) -> None:
         self._state, self._transitions = state, transitions
@@ -64,6 +64,7 @@ class Evictions:
         self._gone: list[str] = []
         self._changed = self._busy = self._closed = False
         self.asked: dict[str, Eviction] = {}
+        self.told: Callable[[Live, Eviction], None] = lambda _live, _asked: None
         self.ended: Counter[tuple[str, str]] = Counter()
         state.recalls.clocks = {rung: engine.limit_ns for rung, engine in self._engines.items()}
 
@@ -263,6 +264,7 @@ class Evictions:
         self._act(self._state.recalls.cannot(grant, rung, why, time.monotonic_ns(), self._node))
 
     def _notify(self, live: Live, asked: Eviction) -> None:
+        self.told(live, asked)
         try:
             grantfiles.write_eviction(self._state.layout, live.id, msgspec.json.encode(asked) + b"\n")
         except OSError as error:

@@ -26,9 +26,21 @@ class Freed(Protocol):
         """Called with a grant that has ended or has other places."""
 
 
+class Attached(Protocol):
+    """Acts on what becomes of grants that other machines use."""
+
+    def ends(self, live: Live, *, by_itself: bool) -> None:
+        """Called with a grant that is about to end, before anything is done to its processes. `by_itself`: they have
+        ended."""
+
+    def changed(self, live: Live) -> None:
+        """Called with a grant that was published."""
+
+
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """`evictions`, `preparing` and `devices` use transitions themselves, and are therefore not named by class."""
+    """`evictions`, `preparing`, `devices` and `remote` use transitions themselves, and are therefore not named by
+    class."""
 
     audit: Audit
     walls: Walls
@@ -39,6 +51,7 @@ class Followers:
     devices: Freed
     pool: HostPool
     residency: Residency
+    remote: Attached
 
     def admit(self, live: Live) -> None:
         """A grant is about to begin. Raises RefusedError where it cannot: then nothing has happened."""
@@ -64,6 +77,11 @@ class Followers:
         """A grant was published to watchers: workloads have started or ended, or its phase is another."""
         self.audit.changed(live)
         self.exclusion.changed(live)
+        self.remote.changed(live)
+
+    def ends(self, live: Live, *, by_itself: bool) -> None:
+        """A grant is about to end. `by_itself`: its processes have ended."""
+        self.remote.ends(live, by_itself=by_itself)
 
     def moved(self, live: Live) -> None:
         """A grant has other places."""

@@ -5,6 +5,7 @@ A request is checked whole before anything happens; daemon/grants/transitions.py
 
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from socket import socket
@@ -283,31 +284,48 @@ class Grants:
         gets the error, and does not start this one.
         """
         self._check_turn(live)
-        held = None
         try:
-            held = group()
-            found = held.cgroup
-            record = WorkloadRecord(
-                pid=process.pid,
-                started=process.started,
-                cgroup=(str(found.path), found.v2) if found is not None else None,
-                cgroup_id=found.identity() if found is not None else 0,
-                link=held.link,
-            )
+            self._start(live, process, group)
+        except RefusedError:
+            raise
+        except (GpushareError, OSError) as error:
+            if not live.record.life.keep:
+                self._transitions.fail(live, f"process {process.pid} could not start in it: {error}")
+            raise
+
+    def _start(self, live: Live, process: workloads.Process, group: Callable[[], workloads.Held]) -> None:
+        """Leaves no cgroup of a kept grant where it fails."""
+        held = group()
+        found = held.cgroup
+        record = WorkloadRecord(
+            pid=process.pid,
+            started=process.started,
+            cgroup=(str(found.path), found.v2) if found is not None else None,
+            cgroup_id=found.identity() if found is not None else 0,
+            link=held.link,
+        )
+        try:
             self._walls.put_up(live.record, held, record)
             live.record.workloads.append(record)
             workloads.watch(live, record, process.take(), lambda: self._transitions.emptied_if_dead(live))
             self._transitions.send(live, lifecycle.Started(now_ns(), process.pid))
             if self._state.promises.begin_turn(live.id):
                 self._serving.refresh_shares()
-        except RefusedError:
-            raise
         except (GpushareError, OSError) as error:
-            if not live.record.life.keep:
-                self._transitions.fail(live, f"process {process.pid} could not start in it: {error}")
-            elif held is not None and held.link:
+            if live.record.life.keep and held.link and not isinstance(error, RefusedError):
                 workloads.remove_cgroups(self._state.layout.cgroups, held.link)
             raise
+
+    def serve(self, live: Live, pid: int, uid: int) -> None:
+        """Binds a grant to the process of root's that will start a carrier's server in it as this user. Raises as
+        `bind` does; what it did then is the caller's to undo."""
+        self._check_devices(live)
+        self.check_walls()
+        self._check_turn(live)
+        with workloads.open_process(pid) as process:
+            self._bind_as(live, os.geteuid(), os.getegid())
+            links = self._state.layout.cgroups
+            self._start(live, process, lambda: workloads.plain_cgroup(links, live.id, pid, uid))
 
     def _check_turn(self, live: Live) -> None:
         if (turn := live.asked.request.in_turn) is None:

@@ -4,6 +4,7 @@ import logging
 import time
 
 from gpushare.daemon.accounts.explaining import Explaining
+from gpushare.daemon.accounts.host_calls import HostCounts
 from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.grants import view
 from gpushare.daemon.grants.serving import Serving
@@ -26,8 +27,9 @@ class Measuring:
         transitions: Transitions,
         explaining: Explaining,
         refusals: MemoryRefusals,
+        host_counts: HostCounts,
     ) -> None:
-        self._refusals = refusals
+        self._refusals, self._host_counts = refusals, host_counts
         self._state, self._serving, self._transitions, self._explaining = state, serving, transitions, explaining
         self._at_ns = time.monotonic_ns()
 
@@ -45,7 +47,9 @@ class Measuring:
         for live in self._state:
             if live.usage is not None and live.usage.torn:
                 self._transitions.fail(live, "its usage page was truncated")
-            elif self._refusals.look(live):
+                continue
+            self._host_counts.look(live, works=live.id in working)
+            if self._refusals.look(live):
                 self._state.save(live.record)
                 self._transitions.publish(live, "changed", "MemoryRefused")
 

@@ -6,6 +6,7 @@ import logging
 from gpushare.binding.arbiter import Arbiter
 from gpushare.binding.page_words import GrantState
 from gpushare.daemon.accounts.accounts import Accounts
+from gpushare.daemon.accounts.host_calls import HostCounts
 from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.accounts.refusals import MemoryRefusals
 from gpushare.daemon.state import placement
@@ -31,9 +32,11 @@ class Serving:
         accounts: Accounts,
         receipts: Receipts,
         refusals: MemoryRefusals,
+        host_counts: HostCounts,
     ) -> None:
         self._state, self._hardware, self._arbiter = state, hardware, arbiter
         self._accounts, self._receipts, self._refusals = accounts, receipts, refusals
+        self._host_counts = host_counts
         self._settling: asyncio.Future[None] | None = None
         self._turn: asyncio.Handle | None = None
         self._active: frozenset[str] | None = None
@@ -60,6 +63,7 @@ class Serving:
         if live.handle is None:
             return
         self._refusals.ends(live)
+        self._host_counts.ends(live)
         self._receipts.ends(live)
         self._accounts.ends(live)
         self._arbiter.remove(live.handle)
@@ -99,6 +103,7 @@ class Serving:
         """Empties the usage slot of a process that has ended."""
         if live.handle is not None:
             self._refusals.left(live, slot)
+            self._host_counts.left(live, slot)
             self._arbiter.clear_slot(live.handle, slot)
 
     def refresh_shares(self) -> None:

@@ -65,11 +65,21 @@ class Transitions:
         if life.phase is not before:
             what = type(event).__name__.lower()
             log.debug("phase grant=%s event=%s from=%s to=%s reason=%r", live.id, what, before, life.phase, life.reason)
+        if life.phase.ended and not before.ended:
+            self.followers.ends(live, by_itself=isinstance(event, lifecycle.Emptied))
         self._carry_out(live, steps)
 
     def fail(self, live: Live, reason: str) -> None:
         """Ends a grant that cannot go on. One that has ended already is left as it is."""
         self.send(live, lifecycle.Break(now_ns(), reason))
+
+    def undo(self, live: Live) -> None:
+        """Takes back what was bound to a grant and did not start: it is reserved again. One that has ended stays as it
+        is. Raises what making its files anew does; then it ends."""
+        live.record.workloads = []
+        self.send(live, lifecycle.Undone(now_ns()))
+        for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
+            workloads.remove_cgroup(self._state.layout.cgroups, name)
 
     def _carry_out(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
         failed: Exception | None = None
@@ -200,7 +210,7 @@ class Transitions:
 
     def emptied_if_dead(self, live: Live) -> None:
         """Ends the grant where none of its workloads lives; one that is kept forgets those that have ended."""
-        if live.record.phase.ended:
+        if live.record.phase.ended or live.starting:
             return
         self.followers.ending()
         if live.record.life.keep:

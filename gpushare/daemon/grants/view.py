@@ -179,6 +179,11 @@ def grant_view(
         grace_seconds=asked.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         residency=_residency(record.residency, live) if live is not None and asked.lends else None,
+        attachments=list(live.attachments.values()) if live is not None else [],
+        sync_calls=record.host.sync_calls,
+        host_bytes_in=record.host.bytes_in,
+        host_bytes_out=record.host.bytes_out,
+        running_ns=record.host.running_ns,
         rv=live.rv if live is not None else 0,
     )
 

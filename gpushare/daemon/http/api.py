@@ -22,6 +22,7 @@ from gpushare.daemon.grants.gang_parts import PartRecord
 from gpushare.daemon.http import debug, metrics, openapi, slowness
 from gpushare.daemon.http import requests as http
 from gpushare.daemon.http.reception import Connection, Turns
+from gpushare.daemon.http.remote import RemoteCalls
 from gpushare.daemon.http.route import Route
 from gpushare.daemon.http.routes import ROUTES
 from gpushare.daemon.node import NodeContext
@@ -54,15 +55,16 @@ FEATURES = [
     "placement",
     "in_turn",
     "suspend",
+    "remote",
 ]
 
 
-class Api:
+class Api(RemoteCalls):
     """One method per route; routes.py describes each route's purpose, input and answer."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._state, self._grants = context.state, context.grants
+        self._state, self._grants, self._remote = context.state, context.grants, context.remote
         self._reads = asyncio.Semaphore(USAGE_AT_ONCE)
 
     def application(self) -> web.Application:

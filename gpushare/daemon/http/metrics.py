@@ -16,7 +16,7 @@ from gpushare.api.tenants import Tenant
 from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
-from gpushare.daemon.http import device_metrics, moves
+from gpushare.daemon.http import device_metrics, moves, remote_metrics
 from gpushare.daemon.http.families import escape, family
 from gpushare.daemon.node import NodeContext
 from gpushare.inject.pod import Pod
@@ -253,6 +253,7 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
         ),
         *moves.suspends(context.residency),
         *moves.costs(context),
+        *remote_metrics.families(context),
         *family(
             "gpushare_attempts_total",
             "counter",

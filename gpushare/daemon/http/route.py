@@ -7,6 +7,7 @@ from gpushare.errors import GpushareError
 
 BODY_MAX = 64 << 10
 TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
+NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 CONFIG_MAX = 16 << 20
 """For what engines send: a config.json with thousands of mounts is below 1 MiB."""
 

@@ -14,11 +14,11 @@ from gpushare.api import residency as residency_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
-from gpushare.daemon.http.route import CONFIG_MAX, TEXT, Route
+from gpushare.daemon.http import remote_routes
+from gpushare.daemon.http.route import CONFIG_MAX, NUMBER, TEXT, Route
 from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, NotFoundError, RefusedError
 from gpushare.text.calendar import CUTS_MAX
 
-_NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 _NUMBERS = {"type": "string", "pattern": r"^[0-9]{1,19}(,[0-9]{1,19})*$"}
 _GRANT = {"grant": TEXT}
 _EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
@@ -68,7 +68,7 @@ ROUTES = (
         "grants",
         "Living grants; ended=1: also the latest that have ended; key_prefix: only those whose key begins with it",
         answer=types.Grants,
-        query={"ended": _NUMBER, "key_prefix": TEXT},
+        query={"ended": NUMBER, "key_prefix": TEXT},
     ),
     Route(
         "POST",
@@ -150,6 +150,7 @@ ROUTES = (
         answer=types.Grant,
         refusals=(*_OWNED, CannotMoveError),
     ),
+    *remote_routes.ROUTES,
     Route(
         "GET",
         "/v1/gangs",
@@ -275,7 +276,7 @@ ROUTES = (
         answer=types.Event,
         stream=True,
         media="application/x-ndjson",
-        query={"since": _NUMBER},
+        query={"since": NUMBER},
         refusals=(GoneError,),
     ),
     Route(
@@ -285,9 +286,9 @@ ROUTES = (
         "Receipts of waits and leases, oldest first: the latest, or from after on; 410 if after is of an earlier run",
         answer=event_types.LeaseEvents,
         query={
-            "after": _NUMBER,
-            "epoch": _NUMBER,
-            "limit": _NUMBER,
+            "after": NUMBER,
+            "epoch": NUMBER,
+            "limit": NUMBER,
             "grant": TEXT,
             "tenant": TEXT,
             "device": TEXT,
@@ -304,7 +305,7 @@ ROUTES = (
         "explain",
         "Grants without work for idle_seconds (30); tenants that wait while others have more than they are entitled to",
         answer=why_types.Standing,
-        query={"idle_seconds": _NUMBER},
+        query={"idle_seconds": NUMBER},
     ),
     Route(
         "GET",
@@ -312,7 +313,7 @@ ROUTES = (
         "explain_grant",
         "The latest decisions about a grant, with rule and numbers; limit: how many of those on leases (20)",
         answer=why_types.Explanation,
-        query={"limit": _NUMBER},
+        query={"limit": NUMBER},
         refusals=(NotFoundError,),
     ),
     Route(
@@ -331,8 +332,8 @@ ROUTES = (
         answer=usage_types.Usage,
         query={
             "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
-            "since": _NUMBER,
-            "until": _NUMBER,
+            "since": NUMBER,
+            "until": NUMBER,
             "tenant": TEXT,
             "cuts": _NUMBERS,
         },
@@ -344,8 +345,8 @@ ROUTES = (
         "The ledger's figures by tenant for each hour or minute, of the last 30 days or between two moments (ns)",
         answer=usage_types.UsageSlots,
         query={
-            "since": _NUMBER,
-            "until": _NUMBER,
+            "since": NUMBER,
+            "until": NUMBER,
             "unit": {"enum": list(get_args(usage_types.Unit)), "title": "length of slots"},
             "each": {"enum": list(get_args(usage_types.Each)), "title": "thing that has slots"},
         },

@@ -1,10 +1,16 @@
 """Why a grant is not faster: from what the node API shows of it, of others on its devices, and of the node."""
 
+from math import inf
+
 from msgspec import to_builtins
 
 from gpushare.daemon.grants import view
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import now_ns
+from gpushare.policy.remote import told
+from gpushare.policy.remote.link import BOUNDS
+from gpushare.policy.remote.predict import Path, Work
 from gpushare.text import reasons
 
 
@@ -23,4 +29,17 @@ async def why(context: NodeContext, grant_id: str) -> list[str]:
     shown = {live.id: to_builtins(view.grant_view(state, live.record, live, context.arbiter)) for live in near}
     findings = to_builtins(list(context.findings.of_grant(grant_id)))
     tenant = to_builtins(view.tenant_view(own.record.tenant, state))
-    return reasons.slow(shown[grant_id], list(shown.values()), to_builtins(devices), tenant, findings, now_ns())
+    others, link = list(shown.values()), _link(own)
+    return reasons.slow(shown[grant_id], others, to_builtins(devices), tenant, findings, now_ns(), link)
+
+
+def _link(live: Live) -> str:
+    """What its link costs a grant that is used from elsewhere. Of a link's rate no more is known than its class."""
+    links = [one.link for one in live.attachments.values() if one.link.rtt_us]
+    host = live.record.host
+    if not links or not host.running_ns:
+        return ""
+    rates = [BOUNDS[one.checked].bps for one in links if one.checked and one.checked in BOUNDS]
+    bps = min(rates, default=inf)
+    done = Work(host.sync_calls, host.bytes_in, host.bytes_out)
+    return told.reason(done, host.running_ns / 1e9, Path(max(one.rtt_us for one in links), bps, bps))

@@ -86,7 +86,7 @@ class DeviceBook:
 class Sample(Struct, frozen=True):
     """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
     is served with, including part of its tenant's unreserved guarantee. `scavenges`: its tenant has weight 0.
-    `hosted_bytes`: of its memory, what is in host memory."""
+    `hosted_bytes`: of its memory, what is in host memory. `origin`: as a Period's."""
 
     grant_id: str
     tenant: str
@@ -98,6 +98,7 @@ class Sample(Struct, frozen=True):
     served_milli: int = 0
     scavenges: bool = False
     hosted_bytes: int = 0
+    origin: str = ""
 
 
 def active(samples: list[Sample]) -> frozenset[str]:
@@ -219,6 +220,7 @@ def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
         waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
         launches=max(0, stats.launches - written.launches),
         extra_ns=part.extra_ns,
+        origin=sample.origin,
         memory_mib_ms=(max(0, stats.memory_bytes - sample.hosted_bytes) >> 20) * (part.wall_ns // 1_000_000),
     )
 
@@ -293,9 +295,9 @@ def unowned(what: str, device: str, from_ns: int, to_ns: int, ns: int, waited_ns
 
 def joined(first: Period | None, then: Period) -> Period | None:
     """Two rows of one grant and device as one; None where the second does not begin when the first ends, since the
-    clock was set between them."""
+    clock was set between them, or where other machines used it."""
     if first is None:
         return then
-    if first.to_ns != then.from_ns:
+    if (first.to_ns, first.origin) != (then.from_ns, then.origin):
         return None
     return entries.joined(first, then)

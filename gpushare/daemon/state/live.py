@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.engines import PlacedMount
+from gpushare.api.remote import Attachment
 from gpushare.api.share import Eviction
 from gpushare.binding.arbiter import GrantStats
 from gpushare.binding.pages import LimitsPage, UsagePage
@@ -84,7 +85,9 @@ class Live:
     last event in the watch stream. `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the
     last time that one of its processes took too much memory of the driver, in words. `said_idle_work`: what they
     had submitted (reports.work) when they last said that they are idle (`gpushare yield`); None: never, or they have
-    said since that they are back. `receipt`: what its last move gave or cost it, in words.
+    said since that they are back. `receipt`: what its last move gave or cost it, in words. `attachments`: the living
+    ones, by id; `origins`: the machines that had one since its periods last ended. `starting`: a carrier's server is
+    being started in it, whose end is not the grant's.
     """
 
     record: GrantRecord
@@ -105,6 +108,19 @@ class Live:
     said_idle_work: int | None = None
     receipt: str = ""
     seen: Seen = field(default_factory=Seen)
+    attachments: dict[str, Attachment] = field(default_factory=dict)
+    starting: bool = False
+    origins: frozenset[str] = frozenset()
+
+    def attach(self, attachment: Attachment) -> None:
+        """Adds an attachment, or puts it in the place of its earlier state."""
+        self.attachments[attachment.id] = attachment
+        self.origins |= self.present
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The machines that have an attachment now; one without a name by its address."""
+        return frozenset(filter(None, (one.origin or one.address for one in self.attachments.values())))
 
     @property
     def id(self) -> str:

@@ -5,6 +5,7 @@ from msgspec import Struct
 
 from gpushare.api.share import MemoryRefused
 from gpushare.api.types import Class, GrantRequest
+from gpushare.binding.page_words import HostCalls
 from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.policy.grants.admission import Place
@@ -17,7 +18,8 @@ class MemberRecord(Struct, kw_only=True):
 
     `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
     `image`: as in peer.Image, of the program that joined; None: not known. `pool_bytes`: what it has of the host pool.
-    `refusals`: its counter of calls that were refused memory, as last read from its slot.
+    `refusals`: its counter of calls that were refused memory, as last read from its slot; `host`: what was believed of
+    its other counters there.
     """
 
     pid: int
@@ -27,6 +29,18 @@ class MemberRecord(Struct, kw_only=True):
     image: tuple[str, str] | None = None
     pool_bytes: int = 0
     refusals: int = 0
+    host: HostCalls = HostCalls()
+
+
+class HostUse(Struct, kw_only=True):
+    """What all processes of a grant asked of its devices from the host, as in gpushare.api.types.Grant. `until_ns`:
+    until when `running_ns` counts, monotonic."""
+
+    sync_calls: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    running_ns: int = 0
+    until_ns: int = 0
 
 
 class Refusals(Struct, kw_only=True):
@@ -58,6 +72,15 @@ class WorkloadRecord(Struct, kw_only=True):
     uncharged: str = ""
 
 
+class ServerRecord(Struct, kw_only=True):
+    """The carrier's server that was started in a grant last. `uid`: its own. `host_memory`: as in AttachRequest, in
+    bytes."""
+
+    carrier: str
+    uid: int
+    host_memory: int
+
+
 class PartOf(Struct, frozen=True, array_like=True):
     """Which part of which gang a grant belongs to on this node."""
 
@@ -72,7 +95,7 @@ class GrantRecord(Struct, kw_only=True):
     who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
     `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets. `residency`: where its movable
     memory is; its deadline is of this run. `container`, `program`: as in gpushare.api.workload, of the latest workload.
-    `refused`: one for each device on which calls were refused memory.
+    `refused`: one for each device on which calls were refused memory. `server`: None: it was never attached.
     """
 
     life: Life
@@ -94,6 +117,8 @@ class GrantRecord(Struct, kw_only=True):
     expires_boot_ns: int | None = None
     residency: Residency = RESIDENT
     refused: list[Refusals] = msgspec.field(default_factory=list)
+    server: ServerRecord | None = None
+    host: HostUse = msgspec.field(default_factory=HostUse)
 
     @property
     def id(self) -> str:

@@ -17,7 +17,7 @@ from gpushare.errors import GoneError
 RING = 4096
 BOOKMARK_SECONDS = 10.0
 
-Kind = Literal["grant", "tenant", "device", "node", "eviction", "gang", "finding"]
+Kind = Literal["grant", "tenant", "device", "node", "eviction", "gang", "finding", "attachment"]
 Change = Literal["added", "changed", "removed"]
 
 

@@ -59,7 +59,7 @@ class Programs:
 def _changed(lives: list[Live]) -> list[Live]:
     """The grants whose first process runs another program than when it was last looked at."""
     now = time.monotonic()
-    due = [live for live in lives if live.seen.at + _FRESH_SECONDS <= now]
+    due = [live for live in lives if live.seen.at + _FRESH_SECONDS <= now and not _is_served(live)]
     found = []
     for live in sorted(due, key=lambda live: live.seen.at)[:_LOOKS_MAX]:
         live.seen.at = now
@@ -69,6 +69,11 @@ def _changed(lives: list[Live]) -> list[Live]:
             live.seen.process, live.seen.image = first, status.image
             found.append(live)
     return found
+
+
+def _is_served(live: Live) -> bool:
+    """Whether its first process is gpushare's own, beside a carrier's server."""
+    return live.starting or bool(live.attachments)
 
 
 def _first(live: Live) -> tuple[int, int] | None:

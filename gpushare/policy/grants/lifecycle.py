@@ -110,6 +110,13 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """What was to be its first workload has failed to start, and nothing else may have run in it."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Somebody asked for its end."""
 
@@ -139,7 +146,7 @@ class Rebooted:
     now_ns: int
 
 
-Event = Committed | Lapsed | Bound | Started | Emptied | Release | Break | Clock | Rebooted
+Event = Committed | Lapsed | Bound | Started | Emptied | Undone | Release | Break | Clock | Rebooted
 
 
 # Instructions, to be carried out in the order given.
@@ -221,6 +228,8 @@ def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
             return _start(life, event)
         case Emptied():
             return _empty(life, event)
+        case Undone():
+            return _undo(life, event)
         case Release():
             return _end(life, Phase.RELEASED, event.reason, kill=True)
         case Break():
@@ -276,6 +285,15 @@ def _empty(life: Life, event: Emptied) -> tuple[Life, tuple[Instruction, ...]]:
     expires = _after(event.now_ns, life.ttl_ns)
     idle = replace(life, phase=Phase.BOUND, pid=None, expires_ns=expires)
     return idle, (Record(Phase.BOUND), WakeAt(expires))
+
+
+def _undo(life: Life, event: Undone) -> tuple[Life, tuple[Instruction, ...]]:
+    if life.phase not in (Phase.BOUND, Phase.ACTIVE):
+        return life, ()
+    expires = _after(event.now_ns, life.ttl_ns)
+    anew = replace(life, phase=Phase.RESERVED, kind=None, pid=None, expires_ns=expires)
+    kill = (EndProcesses(),) if life.phase is Phase.ACTIVE else ()
+    return anew, (*kill, StopServing(), Remove(), Record(Phase.RESERVED), Prepare(), WakeAt(expires))
 
 
 def _reboot(life: Life, event: Rebooted) -> tuple[Life, tuple[Instruction, ...]]:

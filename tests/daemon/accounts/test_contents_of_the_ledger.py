@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 from run.waiting import until
-from values.ledgerrows import move
+from values.ledgerrows import attachment, move
 
 from gpushare import paths
 from gpushare.ledger import queries
@@ -14,7 +14,7 @@ from gpushare.ledger.entries import GrantRow, Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
 from gpushare.ledger.recent import Recent
-from gpushare.ledger.schema import CHAINED, MOVING
+from gpushare.ledger.schema import ATTACHED, CHAINED, MOVING
 from gpushare.ledger.usage import Span
 from gpushare.ledger.verify import verify
 
@@ -103,6 +103,7 @@ def test_gap_of_a_killed_run(tmp_path):
 @pytest.mark.parametrize(
     ("version", "changes"),
     [
+        (10, ""),
         (9, ""),
         (8, ""),
         (7, "ALTER TABLE runs DROP COLUMN moved;"),
@@ -118,12 +119,14 @@ def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes
     first = Ledger(path)
     first.save(("g-1", None, "t", 0, "active", "{}", 1, None))
     row = Period("g-1", "t", "GPU-0", 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, waits=2, wait_max_ns=5)
-    first.add([row])
+    first.add([row, *([replace(row, grant_id="g-0", extra_ns=2)] if version >= 10 else [])])
     first.close()
     with closing(sqlite3.connect(path)) as old:
         for table in CHAINED:
-            changes += f"ALTER TABLE {table} DROP COLUMN extra_ns;"
-        for table in MOVING if version < 9 else ():
+            changes += f"ALTER TABLE {table} DROP COLUMN origin;"
+            changes += f"ALTER TABLE {table} DROP COLUMN extra_ns;" if version < 10 else ""
+        changes += "DROP TABLE attached;"
+        for table in (ATTACHED, *(MOVING if version < 9 else ())):
             changes += f"DROP TABLE {table}; DELETE FROM chains WHERE name = '{table}';"
         old.executescript(f"{changes} PRAGMA user_version = {version};")
     found = Ledger(path)
@@ -133,18 +136,23 @@ def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes
     found.add([], [move("g-1", stall_ns=3)])
     found.add(
         [
-            replace(row, from_ns=9, to_ns=10, launches=1, extra_ns=1),
+            replace(row, from_ns=9, to_ns=10, launches=1, extra_ns=1, origin="lab2"),
             replace(row, grant_id="g-2", waits=3, wait_max_ns=9),
         ]
     )
     assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (4, 5)
-    assert [(t.waits, t.wait_max_ns) for t in found.tenant_totals([]).values()] == [(7, 9)]
-    assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(4, 4)]
+    without = ["g-0"]
+    assert [(t.waits, t.wait_max_ns) for t in found.tenant_totals(without).values()] == [(7, 9)]
+    assert [(t.waits, t.used_ns) for t in found.tenant_totals([*without, "g-2"]).values()] == [(4, 4)]
     used = found.usage("grant", Span(0, 20))["g-1", "t"]
     assert (used.stall_ns, used.extra_ns) == (3, 1)
+    assert found.usage("origin", Span(0, 20))["lab2", "t"].used_ns == 2
+    found.attachment(attachment("x", "lost"))
+    assert [one.attachment for one in found.ended_attachments(9)] == ["x"]
     found.close()
     told = verify(path)
     assert told["ok"] and told["tables"]["periods"]["before"] == 0, "rows keep the hashes that they had"
+    assert told["tables"][ATTACHED]["rows"] == 1
 
 
 def test_what_waits_for_the_disk_is_taken_over_from_an_earlier_version(tmp_path):
@@ -156,6 +164,8 @@ def test_what_waits_for_the_disk_is_taken_over_from_an_earlier_version(tmp_path)
     del recent
     with closing(sqlite3.connect(tmp_path / "run/ledger.recent")) as old:
         old.execute("ALTER TABLE periods DROP COLUMN extra_ns")
+        old.execute("ALTER TABLE periods DROP COLUMN origin")
+        old.execute("DROP TABLE attachments")
     recent = Recent(tmp_path / "run")
     assert recent.on_tmpfs and [one.id for one in recent.open()] == ["g-1"]
     recent.add([period("g-1", 9, used_ns=1, launches=1, extra_ns=1)])

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from gpushare.binding.arbiter import GrantStats, Spans
-from gpushare.daemon.state.books import DeviceBook, Instant, Sample, periods, shares_got
+from gpushare.daemon.state.books import DeviceBook, Instant, Sample, joined, periods, shares_got
 from gpushare.ledger.entries import Totals
 from gpushare.policy.quota.lending import Had
 
@@ -43,6 +43,15 @@ def test_waits_and_reclaims_add_up_over_periods_and_restarts():
     total = DeviceBook(carried, ZERO, START).total(replace(ZERO, waited=spans(1, 2, 2), wait_ns=2))
     assert (total.waited.count, total.wait_ns, total.waited.total_ns, total.waited.max_ns) == (6, 92, 92, 30)
     assert (total.reclaimed.count, total.reclaimed.total_ns, total.reclaimed.max_ns) == (3, 13, 7)
+
+
+def test_periods_of_other_machines_are_not_joined():
+    one = sample("a", 500, {"leased_ns": 10})
+    [first] = periods([one], after(SECOND))
+    [second] = periods([replace(one, origin="lab2", stats=replace(one.stats, leased_ns=25))], after(2 * SECOND))
+    assert (first.origin, second.origin, second.used_ns) == ("", "lab2", 15)
+    assert joined(first, second) is None
+    assert joined(replace(first, origin="lab2"), second).used_ns == 25
 
 
 def test_share_got_is_of_the_work_done_in_the_window():

@@ -63,3 +63,34 @@ def test_what_is_reported_of_policy(tmp_path):
     assert config.history(config.load(path).policy).factor == 1.5
     path.write_text("")
     assert config.history(config.load(path).policy).factor == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('listen = "7433"', "not ADDRESS:PORT"),
+        ('listen = "0.0.0.0"', "not ADDRESS:PORT"),
+        ('listen = "node:7433"', "not ADDRESS:PORT"),
+        ('listen = "0.0.0.0:443"', "a port from 1024 on"),
+        ('listen = "0.0.0.0:99999"', "a port from 1024 on"),
+        ('listen = ":::7433"', "not ADDRESS:PORT"),
+        ('listen = "[0.0.0.0]:7433"', "not ADDRESS:PORT"),
+        ('host = "a b"', "no name or address"),
+        ('carriers = "here"', "not absolute"),
+        ('host_memory = "much"', "not a size"),
+        ("attachments = 0", "give 1 to 128"),
+    ],
+)
+def test_what_is_wrong_with_remote(tmp_path, line, told):
+    file = tmp_path / "gpushare.toml"
+    file.write_text(f"[remote]\n{line}\n")
+    with pytest.raises(UsageError, match=rf"gpushare.toml:2: .*{told}"):
+        config.load(file)
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0:7433", "127.0.0.1:0", "[::]:7433", "[fe80::1]:1024"])
+def test_where_the_relay_may_listen(tmp_path, address):
+    file = tmp_path / "gpushare.toml"
+    file.write_text(f'[remote]\nlisten = "{address}"\nhost_memory = "2GiB"\n')
+    found = config.remote(config.load(file).remote)
+    assert (found.listen, found.host_memory, found.carriers) == (address, 2 << 30, None)
