@@ -38,6 +38,25 @@ _OF_VERB = {
 }
 
 
+_NODES = {("run", "on"), ("run", "remote"), ("plan", "remote"), ("remote", "node")}
+"""Options and arguments that name another node, by verb."""
+
+
+def _nodes(prefix: str, parsed_args: argparse.Namespace, **_: object) -> dict[str, str]:
+    """Returns the nodes of nodes.toml, and how each is reached."""
+    from gpushare.remote import nodes
+
+    try:
+        known = nodes.table(getattr(parsed_args, "nodes", None))
+    except GpushareError:
+        return {}
+    return {
+        name: f"ssh:{one.host}" if one.host else f"unix:{one.socket}"
+        for name, one in known.items()
+        if name.startswith(prefix)
+    }
+
+
 class _Daemon:
     """Completes with objects that the daemon has now."""
 
@@ -81,6 +100,8 @@ def _attach(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: st
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 _attach(below, files, verb or name)
+        elif (verb, action.dest) in _NODES:
+            action.completer = _nodes  # type: ignore[attr-defined]
         elif kind := _OF_VERB.get((verb, action.dest)) or _NAMED.get(action.dest):
             action.completer = _Daemon(kind)  # type: ignore[attr-defined] # argcomplete looks for it there
         elif action.dest == "argv":

@@ -29,6 +29,8 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "plan": "grants.plan.PlanCommand",
             "grant": "grants.grant.GrantCommand",
             "gang": "grants.gang.GangCommand",
+            "nodes": "remote.nodes.NodesCommand",
+            "remote": "remote.remote.RemoteCommand",
             "yield": "grants.yielding.YieldCommand",
             "pause": "grants.pausing.PauseCommand",
             "resume": "grants.pausing.ResumeCommand",

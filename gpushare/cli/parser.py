@@ -118,6 +118,15 @@ class Parser(argparse.ArgumentParser):
                 return dict(action.choices)
         return {}
 
+    @property
+    def given(self) -> list[str]:
+        """The words that it was given, as they were typed."""
+        return self._given
+
+    def names(self) -> list[str]:
+        """The names of its options."""
+        return list(self._option_string_actions)
+
     def sections(self) -> Iterator[Section]:
         """Yields the sections of the help between the description and the examples."""
         for group in self._action_groups:
@@ -226,7 +235,7 @@ class Parser(argparse.ArgumentParser):
         verbs = self.verbs()
         below = {f"{name} {inner}": inner for name, parser in verbs.items() for inner in parser.verbs()}
         same = [line for line, inner in below.items() if inner == word]
-        found = _near(word, verbs) or same or [line for line in below if below[line] in _near(word, below.values())]
+        found = same or _near(word, verbs) or [line for line in below if below[line] in _near(word, below.values())]
         if " " not in self.prog and word in _ELSEWHERE:
             found = [_ELSEWHERE[word], *same]
         return [f"`{self.prog} {line}`" for line in found[:_NEAR]]

@@ -36,6 +36,15 @@ def missing(argv: list[str]) -> int:
     return EXIT_NOT_EXECUTABLE if found else EXIT_NOT_FOUND
 
 
+def become(argv: list[str], env: Mapping[str, str]) -> int:
+    """As `replace`, but where it cannot be run, it says so and returns the exit status."""
+    try:
+        replace(argv, env)
+    except GpushareError as error:
+        say(f"gpushare: {error}", sys.stderr)
+        return EXIT_GPUSHARE
+
+
 def replace(argv: list[str], env: Mapping[str, str]) -> NoReturn:
     """Replaces this process by the program. Raises GpushareError if it cannot be run."""
     # Python ignores these signals, and the command would inherit that.

@@ -5,32 +5,14 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from gpushare.processes import ssh
 from gpushare.processes.helper import end_with_parent
 
 _FIRST_SECONDS, _LAST_SECONDS = 1.0, 30.0
 """Pause between two starts, doubled after each short run."""
 _GOOD_SECONDS = 30.0
 """A run longer than this counts as a working connection."""
-_LINE_SHOWN_MAX = 300
 _LINE_MAX = 4096
-
-# No prompts, which nobody could answer; a dead connection is noticed within 15 s.
-_OPTIONS = (
-    *("BatchMode=yes", "ExitOnForwardFailure=yes", "StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177"),
-    *(
-        "ConnectTimeout=10",
-        "ServerAliveInterval=5",
-        "ServerAliveCountMax=3",
-        "ControlPath=none",
-        "PermitLocalCommand=no",
-    ),
-)
-
-
-def command(local: Path, remote: Path, host: str) -> list[str]:
-    """Returns the ssh command that forwards the socket `local` to `remote` on the host until it is terminated."""
-    options = [word for option in _OPTIONS for word in ("-o", option)]
-    return ["ssh", "-N", "-T", "-a", "-x", *options, "-L", f"{local}:{remote}", "--", host]
 
 
 class Tunnel:
@@ -39,7 +21,7 @@ class Tunnel:
     def __init__(self, host: str, remote: Path, socket: Path, ended: Callable[[str], None]) -> None:
         """`ended`: called with the reason each time ssh ends or cannot be started."""
         self.socket, self._ended = socket, ended
-        self._host, self._command = host, command(socket, remote, host)
+        self._host, self._command = host, ssh.forwarding(socket, remote, host)
 
     async def run(self) -> None:
         """Keeps ssh running until it is cancelled."""
@@ -54,7 +36,7 @@ class Tunnel:
 
     async def _once(self) -> None:
         try:
-            ssh = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -66,16 +48,16 @@ class Tunnel:
             self._ended(f"ssh cannot be started: {error.strerror or error}")
             return
         try:
-            assert ssh.stderr is not None
-            last = await _last_line(ssh.stderr)
-            status = await ssh.wait()
+            assert process.stderr is not None
+            last = await _last_line(process.stderr)
+            status = await process.wait()
             self._ended(f"ssh to {self._host} ended: {last or f'status {status}'}")
         finally:
             with contextlib.suppress(ProcessLookupError):
-                ssh.terminate()
+                process.terminate()
             with contextlib.suppress(OSError):
                 self.socket.unlink()  # a stale socket would refuse connections
-            await ssh.wait()
+            await process.wait()
 
 
 async def _last_line(stream: asyncio.StreamReader) -> str:
@@ -83,5 +65,4 @@ async def _last_line(stream: asyncio.StreamReader) -> str:
     last = b""
     while part := await stream.read(_LINE_MAX):
         last = (last + part)[-_LINE_MAX:]
-    lines = [line for line in last.decode(errors="replace").splitlines() if line.strip()]
-    return "".join(one if one.isprintable() else "?" for one in lines[-1].strip())[:_LINE_SHOWN_MAX] if lines else ""
+    return ssh.last_line(last)

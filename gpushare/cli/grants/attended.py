@@ -27,6 +27,7 @@ _PASSED = {
     *(signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH),
 }
 _WAITED = {*_PASSED, signal.SIGCHLD}
+_ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 _FROM_KERNEL = 0x80  # SI_KERNEL: of the terminal, which sends it to the command too
 _SETTLE_SECONDS = 0.02
 _SETTLED_SECONDS = 2.0
@@ -51,6 +52,8 @@ class Attended:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._status: int | None = None
+        self.ending: int | None = None
+        """The last signal that came to end the command."""
         self._began = time.monotonic()
 
     @classmethod
@@ -84,6 +87,7 @@ class Attended:
         it stops this process too."""
         while self._status is None:
             came = signal.sigwaitinfo(_WAITED)
+            self.ending = came.si_signo if came.si_signo in _ENDING else self.ending
             if came.si_signo == signal.SIGCHLD:
                 self._look()
             elif came.si_signo == signal.SIGCONT or came.si_code != _FROM_KERNEL:
@@ -104,21 +108,30 @@ class Attended:
             if _is_stopped(self._pid):
                 os.kill(os.getpid(), signal.SIGSTOP)
 
+    @property
+    def status(self) -> int | None:
+        """The command's exit status; negative: the signal that ended it; None: it runs."""
+        return None if self._status is None else os.waitstatus_to_exitcode(self._status)
+
     def end(self) -> int:
         """Returns the command's exit status. If a signal ended it, the same signal ends this process."""
-        assert self._status is not None
-        if not os.WIFSIGNALED(self._status):
-            return os.waitstatus_to_exitcode(self._status)
-        number = os.WTERMSIG(self._status)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command's own is the one to look at
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-        os.kill(os.getpid(), number)
-        return 128 + number
+        status = self.status
+        assert status is not None
+        return status if status >= 0 else end_by(-status)
+
+
+def end_by(number: int) -> int:
+    """Ends this process by a signal, as that has ended its command. Returns the status of a shell for it, if it does
+    not end."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command's own is the one to look at
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    return 128 + number
 
 
 def _become_command(parent: int, mask: Any, run: Callable[[], int], fails: int) -> NoReturn:
@@ -150,7 +163,7 @@ def say_what_it_got(daemon: Client, before: Any, seconds: float, *, last: bool =
     """Prints one line to stderr, when the command has ended. `before`: the grant when it began. `seconds`: how long it
     ran. `last`: nobody can ask this daemon later, so lines before it say what memory it was refused."""
     try:
-        after = _settled(daemon, before["id"])
+        after = settled(daemon, before["id"])
         lines = [refused(after, device, time.time_ns()) for device in after["devices"]] if last else []
         lines.append(summary(before, after, seconds))
     except GpushareError as error:
@@ -160,7 +173,7 @@ def say_what_it_got(daemon: Client, before: Any, seconds: float, *, last: bool =
             say(f"gpushare: {line}", sys.stderr)
 
 
-def _settled(daemon: Client, grant_id: str) -> Any:
+def settled(daemon: Client, grant_id: str) -> Any:
     """The grant, once the daemon has seen that its processes have ended. One that the command has left goes on in
     it."""
     deadline = time.monotonic() + _SETTLED_SECONDS

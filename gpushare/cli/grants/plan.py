@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.cli.command import Command, add_common, answer, client, say_each
 from gpushare.cli.grants.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
-from gpushare.errors import RefusedError
+from gpushare.errors import RefusedError, UsageError
 from gpushare.text.units import PAGE, format_size, format_time
 
 
@@ -14,22 +14,51 @@ class PlanCommand(Command):
     """whether a share would fit, and who would lose; changes nothing
 
     Prints where it would be placed, how long similar grants waited there, and which grants would lose what they borrow.
+    With --remote and --like: how much slower the programs of a grant here would be if they used a device of another
+    node over the network.
     """
 
     examples = (
         ("gpushare plan --memory 8GiB --time 30%", "where it would go, and which grants would lose borrowed time"),
         ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "two devices near each other, as JSON"),
+        ("gpushare plan --remote gpu1 --remote gpu9 --like g-1a2b3c", "how much slower that grant's programs would be"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.epilog = "exit status: 0 if it fits, 3 if not"
-        add_share_options(parser)
+        parser.epilog = "exit status: 0 if it fits, 3 if not; with --remote 4 if no node can be reached"
+        add_share_options(parser, instead="--remote")
+        parser.option(
+            "--remote",
+            "NODE",
+            "instead of a share: a node whose devices would be used over the network, as in `gpushare run --remote`;"
+            " several are compared",
+            action="append",
+        )
+        parser.option(
+            "--like",
+            "GRANT",
+            "only with --remote: the grant whose programs say how often they wait and how much they copy",
+        )
         add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.remote or args.like:
+            return _elsewhere(args)
+        if args.memory is None or args.time is None:
+            raise UsageError("give --memory and --time, or --remote NODE and --like GRANT (see `gpushare plan --help`)")
         found = client(args).plan(**share_request(args))
         answer(args, found, lambda: say_each(sentences(found, args.tenant or "default")))
         return 0 if found["fits"] else RefusedError.exit_code
+
+
+def _elsewhere(args: argparse.Namespace) -> int:
+    if not (args.remote and args.like):
+        raise UsageError("--remote NODE says where, --like GRANT what the program is like: give both")
+    if args.memory is not None or args.time is not None:
+        raise UsageError("--remote and --like predict the cost of a link: leave out --memory and --time")
+    from gpushare.cli.grants.elsewhere import plan  # here: few need what it imports
+
+    return plan(args)
 
 
 def sentences(plan: Any, tenant: str) -> list[str]:

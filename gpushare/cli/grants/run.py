@@ -18,12 +18,13 @@ from gpushare.cli.command import (
     say,
     simulated_devices,
 )
+from gpushare.cli.grants.away import add_elsewhere, check_elsewhere
 from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import AWAY_SECONDS, Client, new_asker
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
-from gpushare.paths import SOCKET_ENV
+from gpushare.paths import PARENT_ENV, SOCKET_ENV
 
 if TYPE_CHECKING:
     from gpushare.cli.grants.attended import Attended
@@ -54,13 +55,27 @@ class RunCommand(Command):
         ),
         ("gpushare run --report --memory 8GiB --time 30% -- ./bench", "says at the end what it got and waited"),
         ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
+        (
+            "gpushare run --on gpu1 --memory 8GiB --time 30% -- python3 train.py",
+            "the program runs on gpu1, by ssh, as fast as any there",
+        ),
+        (
+            "gpushare run --remote gpu1 --memory 8GiB --time 30% -- python3 notebook.py",
+            "the program runs here and uses a share of gpu1's device",
+        ),
     )
 
+    def __init__(self) -> None:
+        self._parser: Parser | None = None
+
     def prepare_parser(self, parser: Parser) -> None:
+        self._parser = parser
         parser.epilog = (
             "exit status: the command's own; 125 if gpushare failed or refused, 126 or 127 if the command cannot be "
-            "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon. A command that "
-            "root runs has a mount namespace of its own: what it mounts is not seen outside"
+            "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon or the other node "
+            "cannot be reached; with --remote 3 if it is refused or the link is too slow; with --on 255 also where a "
+            "signal ended the command, as ssh says it. A command that root runs has a mount namespace of its own: what "
+            "it mounts is not seen outside"
         )
         add_share_options(parser, instead="--grant or --simulate")
         parser.option(
@@ -80,6 +95,7 @@ class RunCommand(Command):
             "say on stderr, when the command has ended, what part of the time it got, how long it waited and its peak"
             " of memory; always with --simulate",
         )
+        add_elsewhere(parser)
         add_wait(parser)
         add_common(parser)
         parser.add_argument(
@@ -87,22 +103,47 @@ class RunCommand(Command):
         )
 
     def run(self, args: argparse.Namespace) -> int:
+        _end_with_session()
         argv = command(args.argv)
+        if args.on is not None or args.remote is not None:
+            return self._elsewhere(args, argv)
         if status := missing(argv):
             return status
-        daemon = client(args).patient(AWAY_SECONDS)
-        try:
-            if args.simulate is not None:
-                return _simulated(args, argv)
-            if args.grant is None and (args.memory is None or args.time is None):
-                raise UsageError("give --memory and --time, --simulate, or --grant ID (see `gpushare run --help`)")
-            if args.report:
-                return _end(_attend(daemon, args, argv))
-            if args.grant is not None:
-                _replace(daemon, argv, daemon.bind(args.grant, "process"))
-            start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
-        except GpushareError as error:
-            return _failed(daemon, args, error)
+        return _here(args, argv)
+
+    def _elsewhere(self, args: argparse.Namespace, argv: list[str]) -> int:
+        """Runs the command on another node, or with another node's device."""
+        check_elsewhere(args)
+        if args.remote is not None:
+            from gpushare.cli.grants import remotely
+
+            return remotely.run(args, argv)
+        from gpushare.cli.grants import there
+        from gpushare.remote import nodes
+
+        target = nodes.find(args.on, args.nodes)
+        if not target.host:
+            args.socket = str(target.socket)
+            return missing(argv) or _here(args, argv)
+        assert self._parser is not None
+        return there.run(target, args, there.options(self._parser, argv), argv)
+
+
+def _here(args: argparse.Namespace, argv: list[str]) -> int:
+    """Runs the command on this machine, with its devices or simulated ones."""
+    daemon = client(args).patient(AWAY_SECONDS)
+    try:
+        if args.simulate is not None:
+            return _simulated(args, argv)
+        if args.grant is None and (args.memory is None or args.time is None):
+            raise UsageError("give --memory and --time, --simulate, or --grant ID (see `gpushare run --help`)")
+        if args.report:
+            return _end(_attend(daemon, args, argv))
+        if args.grant is not None:
+            _replace(daemon, argv, daemon.bind(args.grant, "process"))
+        start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
+    except GpushareError as error:
+        return _failed(daemon, args, error)
 
 
 def _failed(daemon: Client, args: argparse.Namespace, error: GpushareError) -> int:
@@ -166,6 +207,18 @@ def _enter(daemon: Client, args: argparse.Namespace, grant: Mapping[str, Any], a
         _replace(daemon, argv, binding, apart=args.simulate is None)
     except GpushareError as error:
         return _failed(daemon, args, error)
+
+
+def _end_with_session() -> None:
+    """On a node to which ssh has come for `run --on`: with the end of ssh's session this process, and the command that
+    replaces it, get SIGTERM. Without a terminal sshd leaves them running."""
+    session = os.environ.pop(PARENT_ENV, "")
+    if session:
+        from gpushare.processes.helper import end_with_parent  # here, since it loads ctypes
+
+        end_with_parent()
+        if str(os.getppid()) != session:  # it has ended already
+            raise SystemExit(EXIT_GPUSHARE)
 
 
 def _end(attended: "Attended | int") -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from gpushare.cli.command import NOTHING
 from gpushare.errors import UsageError
 from gpushare.processes.users import user_name
+from gpushare.text import links
 from gpushare.text.overview import extra_milli, guaranteed_milli, short_id, without_directory
 from gpushare.text.printable import printable
 from gpushare.text.rules import ENDED
@@ -18,7 +19,8 @@ class Column(NamedTuple):
     """`text`: its help. `cell`: of a grant and one of its devices. `value`: the number to sort by, over all devices of
     a grant; None: sorted by the cell of the first. `rank`: of two columns that do not both fit on a terminal the one of
     higher rank is left out; 0: never. `silent`: whether a row's cell says nothing. `cut`: whether a terminal shows only
-    as much of it as there is room for. `ended`: whether it is known of a grant that has ended."""
+    as much of it as there is room for. `ended`: whether it is known of a grant that has ended. `look`: a colour, where
+    a grant's cell has one."""
 
     name: str
     title: str
@@ -29,6 +31,7 @@ class Column(NamedTuple):
     silent: Callable[[Any, Any], bool] | None = None
     cut: bool = False
     ended: bool = True
+    look: Callable[[Any], str] | None = None
 
     @property
     def is_text(self) -> bool:
@@ -112,6 +115,15 @@ def _who(grant: Any, _: Any) -> str:
 
 def _program(grant: Any, _: Any) -> str:
     return without_directory(grant["workload"]["program"]) or NOTHING
+
+
+def attachments(grant: Any) -> Any:
+    """The grant's living attachments."""
+    return grant.get("attachments") or []
+
+
+def _colour(grant: Any) -> str:
+    return {"good": "green", "fair": "yellow"}.get(worst, "red") if (worst := links.worst(attachments(grant))) else ""
 
 
 COLUMNS = (
@@ -199,6 +211,23 @@ COLUMNS = (
     ),
     Column("pod", "POD", "pod, as NAMESPACE/NAME", lambda grant, _: _pod(grant) or NOTHING),
     Column("who", "WHO", "pod or else container or else user", _who, rank=4),
+    Column(
+        "from",
+        "FROM",
+        "machine whose programs use it over a carrier, or how many",
+        lambda grant, _: links.hosts(attachments(grant)) or NOTHING,
+        rank=3,
+        silent=lambda grant, _: not attachments(grant),
+    ),
+    Column(
+        "link",
+        "LINK",
+        "longest round trip of their links, and bits per second; its colour: the class at the link check",
+        lambda grant, _: links.brief(attachments(grant)) or NOTHING,
+        rank=3,
+        silent=lambda grant, _: not attachments(grant),
+        look=_colour,
+    ),
     Column("program", "PROGRAM", "command line of its first process", _program, cut=True),
     Column(
         "command",
@@ -219,7 +248,7 @@ COLUMNS = (
 BY_NAME = {column.name: column for column in COLUMNS}
 DEFAULT = (
     *("grant", "tenant", "phase", "device", "asked", "guaranteed", "extra", "got", "borrowed", "lent", "waited"),
-    *("memory", "limit", "age", "who", "program"),
+    *("memory", "limit", "age", "who", "from", "link", "program"),
 )
 """Columns unless others are asked for; with ended grants also `reason`."""
 

@@ -52,14 +52,18 @@ def show(found: Sequence[Any], chosen: Sequence[Column] | None = None, others: S
     if width is not None and chosen is None:
         shown = [column for column in shown if not column.says_nothing(rows)]
     texts = [[column.title, *(column.of(*row) for row in rows)] for column in shown]
+    colours = [["", *(column.look(grant) if column.look else "" for grant, _ in rows)] for column in shown]
     idle = [False, *(_is_idle(*row) for row in rows)]
-    for number, line in enumerate(_lines(shown, texts, width, may_omit=chosen is None)):
+    for number, line in enumerate(_lines(shown, texts, colours, width, may_omit=chosen is None)):
         print(_dimmed(line) if idle[number] else line)
     notices(found, found if others is None else others)
 
 
-def _lines(shown: list[Column], texts: list[list[str]], width: int | None, *, may_omit: bool) -> list[str]:
-    """Lines of the table. `texts`: by column, its title and its cells. `width`: of the terminal, if it is one."""
+def _lines(
+    shown: list[Column], texts: list[list[str]], colours: list[list[str]], width: int | None, *, may_omit: bool
+) -> list[str]:
+    """Lines of the table. `texts`, `colours`: by column, its title and its cells. `width`: of the terminal, if it is
+    one."""
     wide = [max(map(width_of, text)) for text in texts]
     if width is not None:
         for number, column in enumerate(shown):
@@ -67,13 +71,18 @@ def _lines(shown: list[Column], texts: list[list[str]], width: int | None, *, ma
                 wide[number] = min(wide[number], max(_TEXT_MAX, len(column.title)))
         kept = _fitting(shown, wide, width) if may_omit else list(range(len(shown)))
         shown, texts, wide = [shown[at] for at in kept], [texts[at] for at in kept], [wide[at] for at in kept]
+        colours = [colours[at] for at in kept]
         _narrow(shown, wide, width)
     padded = [
         [filled(_cut(cell, size), size, right=not column.is_text) for cell in text]
         for column, text, size in zip(shown, texts, wide, strict=True)
     ]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    return lines if width is None else [_cut(line, width) for line in lines]
+    if width is None:
+        return lines
+    coloured = zip(zip(*padded, strict=True), zip(*colours, strict=True), strict=True)
+    rows = ["  ".join(map(_coloured, cells, looks)).rstrip() for cells, looks in coloured]
+    return [row if width_of(line) <= width else _cut(line, width) for line, row in zip(lines, rows, strict=True)]
 
 
 def _fitting(shown: list[Column], wide: list[int], width: int) -> list[int]:
@@ -109,9 +118,20 @@ def _is_idle(grant: Any, device: Any) -> bool:
     return grant["phase"] in ENDED or not (device["used_milli"] or device["waiting"])
 
 
+def _has_colour() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
+
+
 def _dimmed(line: str) -> str:
-    colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
-    return f"\x1b[2m{line}\x1b[0m" if colour else line
+    return f"\x1b[2m{line}\x1b[0m" if _has_colour() else line
+
+
+_FOREGROUNDS = {"red": 31, "green": 32, "yellow": 33}
+
+
+def _coloured(cell: str, colour: str) -> str:
+    """Ends the colour alone, since the line may be dimmed."""
+    return f"\x1b[{_FOREGROUNDS[colour]}m{cell}\x1b[39m" if colour and _has_colour() else cell
 
 
 def notices(found: Sequence[Any], others: Sequence[Any]) -> None:

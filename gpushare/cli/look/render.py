@@ -5,6 +5,7 @@ from typing import Any
 from gpushare.cli.command import NOTHING, say, table
 from gpushare.cli.look import columns
 from gpushare.cli.look.columns import held
+from gpushare.text import links
 from gpushare.text.fixed import fixed_in_words
 from gpushare.text.overview import extra_milli, guaranteed_milli, tree
 from gpushare.text.sentences import clock, ms
@@ -82,6 +83,8 @@ def grant(found: Any) -> None:
     say(f"  who         {columns.BY_NAME['who'].of(found, None)}")
     if (memory := found["residency"]) is not None:
         say(f"  its memory  {_where(memory)}; {_idle_after(found['idle_after_seconds'])}")
+    for one in columns.attachments(found):
+        say(f"  attached    {links.living(one)}, since {clock(one['created_ns'], '%Y-%m-%d %H:%M:%S')}")
     for wall in found["walls"]:
         if not wall["holds"]:
             say(f"  not held    {wall['name']}: {wall['why']}")

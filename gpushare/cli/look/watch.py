@@ -11,7 +11,7 @@ from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import query_of
 from gpushare.errors import UnreachableError
-from gpushare.text import rules, sentences
+from gpushare.text import links, rules, sentences
 
 
 class WatchCommand(Command):
@@ -42,6 +42,7 @@ class EventsCommand(Command):
         ("gpushare events --limit 20", "the latest twenty"),
         ("gpushare events --tenant research --kind revoke", "when the tenant's grants had to give a device back"),
         ("gpushare events --summary", "how long each tenant waited in total"),
+        ("gpushare events --attachments --limit 20", "who used the node from other machines, and how that ended"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -58,6 +59,7 @@ class EventsCommand(Command):
         )
         parser.flag("--attempts", "instead: containers without a share that asked for a GPU in NVIDIA's ways")
         parser.flag("--findings", "instead: processes past their share or without one, and what was done")
+        parser.flag("--attachments", "instead: machines whose programs began or ceased to use a grant, and over what")
         parser.flag("--summary", "instead: how long each tenant waited in total")
         add_common(parser)
 
@@ -69,6 +71,8 @@ class EventsCommand(Command):
             return _listed(args, "attempts", sentences.attempt)
         if args.findings:
             return _listed(args, "findings", sentences.finding)
+        if args.attachments:
+            return _attachments(args)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         found = client(args).call("GET", f"/v1/events?{query_of(asked)}")
@@ -79,6 +83,20 @@ class EventsCommand(Command):
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
+
+
+def _attachments(args: argparse.Namespace) -> int:
+    """Prints what began and ended, the latest last."""
+    found = client(args).call("GET", "/v1/remote")
+    mine = [one for one in found["attachments"] if args.grant in (None, one["grant"])]
+
+    def show() -> None:
+        began = [(one["created_ns"], one["grant"], links.attached(one)) for one in mine]
+        ended = [(one["ended_ns"], one["grant"], links.detached(one)) for one in mine if one["ending"]]
+        lines = [f"{sentences.clock(at, sentences.DAY)}  {grant}  {text}" for at, grant, text in sorted(began + ended)]
+        say_each(lines[-args.limit :] if args.limit else lines or ["no attachments"])
+
+    return answer(args, {"attachments": mine}, show)
 
 
 def _listed(args: argparse.Namespace, what: str, sentence: Callable[[Any], str]) -> int:

@@ -25,7 +25,7 @@ def _degraded(tenants: list[Any]) -> "Iterator[Finding]":
 
 
 def _look(daemon: "Client") -> "Iterator[Finding]":
-    from gpushare.doctor import audited, cdi, containers, engines, host_pool, installed, machine, node
+    from gpushare.doctor import audited, cdi, containers, engines, host_pool, installed, machine, node, remote
     from gpushare.paths import DEFAULT_SOCKET, Layout
 
     yield from machine.look()
@@ -39,6 +39,7 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield machine.pages(Path(answers.node["grants_dir"]) if answers.node else Layout.of().grants)
     yield from _degraded(answers.tenants)
     living = None if answers.grants is None else {grant["id"] for grant in answers.grants}
+    yield from remote.look(daemon if answers.node else None)
     if daemon.path == DEFAULT_SOCKET:  # for other daemons, only their answers can be examined
         yield from node.leftovers(Layout.of(), answers)
         yield from cdi.look(list(_CDI), living)

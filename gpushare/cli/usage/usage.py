@@ -22,7 +22,7 @@ from gpushare.text import calendar
 if TYPE_CHECKING:
     from gpushare.policy.usage.bill import Asked
 
-_BYS = ("tenant", "grant", "device", "hour", *calendar.PERIODS, "holder")
+_BYS = ("tenant", "grant", "device", "hour", *calendar.PERIODS, "holder", "origin")
 _BAR = 24
 _INDENTED = 1000
 """Maximum number of JSON rows that are indented: a longer list is for programs, and would take a second to indent."""
@@ -43,6 +43,7 @@ class UsageCommand(Command):
         ),
         ("gpushare usage --since 2026-11 --prices prices.toml", "with the cost"),
         ("gpushare usage --since 1d --by holder", "who waited for memory, and for whose"),
+        ("gpushare usage --since 7d --by origin", "by the machine whose programs used the devices"),
         ("gpushare usage --since 3d --format svg --output usage.svg", "a chart of use over time"),
     )
 
@@ -71,8 +72,9 @@ class UsageCommand(Command):
         parser.add_argument(
             "--by",
             choices=_BYS,
+            metavar="WHAT",
             default="tenant",
-            help="what each row is for (default tenant)",
+            help=f"what each row is for: {', '.join(_BYS)} (default tenant)",
         )
         add_span(parser)
         parser.option("--tenant", "T", "only this tenant and those below it (default all)")

@@ -103,6 +103,12 @@ def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> 
         f"run --grant {grant} -- gtrain": ["gtrain-a", "gtrain-b"],
         f"run --grant {grant} -- cat /etc/hostn": ["/etc/hostname"],
     }
+    (known := tmp_path / "nodes.toml").write_text('[nodes.gpu1]\n[nodes.gpu2]\ntarget = "unix:/x"\n[nodes.other]\n')
+    for verb in ("run --on", "run --remote", "remote check", "remote list"):
+        wanted[f"{verb} --nodes {known} g" if verb[:2] == "re" else f"run --nodes {known} {verb[4:]} g"] = [
+            "gpu1",
+            "gpu2",
+        ]
     for verb in ("why", "grant show", "grant debug", "grant resize", "events --grant", "run --grant"):
         wanted[f"{verb} {grant[:8]}"] = [grant]
     for verb in ("run", "plan", "grant create", "events", "usage", "gang prepare x"):

@@ -20,6 +20,7 @@ PACKAGE = Path(gpushare.__file__).parent
 # Where systemd is known to run, or which say that it is for where it does.
 KNOW_SYSTEMD = ("advice.py", "cli/node/daemon.py", "cli/node/first.py", "install", "engines", "doctor/engines.py")
 OTHERS = {"apt-get", "chmod", "chown", "echo", "groupadd", "journalctl", "kill", "ldconfig", "modprobe", "mount",
+          "ip", "nsenter",
           "nvidia-ctk", "nvidia-modprobe", "rm", "systemctl", "ulimit", "usermod"}  # fmt: skip
 CHECKS = [
     getattr(sys.modules[name], one)

@@ -1,7 +1,7 @@
 """`gpushare ps`: which columns a terminal of some width gets, in which order grants come, and what a pipe gets."""
 
 import pytest
-from views.tops import GIB, grant
+from views.tops import GIB, attachment, grant
 
 from gpushare.cli.look import columns, grants
 from gpushare.errors import UsageError
@@ -112,6 +112,46 @@ def test_idle_rows_are_dimmed_where_colour_is_allowed(shown, environment, dims):
     found = [grant("g-1"), grant("g-2", used_milli=1), grant("g-3", waiting=True), grant("g-4", phase="failed")]
     lines = shown(found, width=80, **environment)
     assert [line.startswith(DIM) for line in lines] == [False, False, dims, False, dims]
+    assert "\x1b" not in "".join(shown(found, **environment))
+
+
+def test_who_uses_it_from_another_machine_and_over_what_link(shown):
+    far = [attachment("lab2", rate_bps=1_200_000_000), attachment("cpu-17", 300, checked="fair")]
+    found = [
+        grant("g-0123456789ab", used_milli=500, tenant="research", attachments=far[:1], workload=PYTHON),
+        grant("g-1", used_milli=400, attachments=far),
+        grant("g-2", used_milli=300, attachments=[attachment("x" * 200, 1100, 10**6, "poor")]),
+        grant("g-3", used_milli=200, attachments=[attachment("", 0, checked="")]),
+        grant("g-4", used_milli=100),
+    ]
+    lines = shown(found, columns.parse("grant,from,link"))
+    assert [" ".join(line.split()[1:]) for line in lines] == [
+        *("FROM LINK", "lab2 85us 1.2G", "2 hosts 300us 1.2G", f"{'x' * 200} 1.1ms 1M poor", "192.0.2.7 -", "- -"),
+    ]
+    assert {"FROM", "LINK"} <= {*shown(found)[0].split()}, "a pipe gets them"
+    del found[2]
+    for width in (80, 100, 132):
+        lines = shown(found, width=width, NO_COLOR="1")
+        assert max(map(grants.width_of, lines)) <= width
+        assert {"GRANT", "GOT", "FROM", "LINK", "PROGRAM"} <= {*lines[0].split()}
+        assert "lab2" in lines[1] and "85us 1.2G" in lines[1] and "300us 1.2G" in lines[2]
+    assert {"FROM", "LINK"}.isdisjoint(shown(found[3:], width=300)[0].split()), "nobody is attached"
+
+
+@pytest.mark.parametrize(("environment", "has"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_the_class_of_a_link_has_a_colour_where_that_is_allowed(shown, environment, has):
+    classes = {"good": 32, "fair": 33, "poor": 31, "refused": 31, "": None}
+    found = [
+        grant(f"g-{number}", used_milli=9 - number, attachments=[attachment(checked=checked)])
+        for number, checked in enumerate(classes)
+    ]
+    found.append(grant("g-9", attachments=[attachment()]))
+    for width in (60, 80, 300):
+        lines = shown(found, columns.parse("grant,link,got") if width == 60 else None, width=width, **environment)
+        for line, colour in zip(lines[1:], classes.values(), strict=False):
+            assert (f"\x1b[{colour}m85us" in line) == (has and colour is not None)
+        assert lines[6].startswith(DIM) == has and lines[6].endswith("\x1b[0m") == has
+        assert ("\x1b[39m" in lines[6]) == has, "the end of the colour ends no dimming"
     assert "\x1b" not in "".join(shown(found, **environment))
 
 

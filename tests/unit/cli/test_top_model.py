@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views.tops import GIB, device, grant, tenant
+from views.tops import GIB, attachment, device, grant, tenant
 
 from gpushare.text.overview import DeviceTime
 from gpushare.tui import columns, processes
@@ -53,6 +53,20 @@ def test_processes_are_a_tree_below_their_grant():
     assert "".join(text for text, _ in columns.process_line(picture.below(picture.grants[0])[1], 79)).startswith(
         " └─20"
     )
+
+
+def test_a_grant_says_which_machine_uses_it_over_what_link():
+    far = [attachment("lab2", 1100, 10**9, "poor")]
+    used, own = look(None, [grant("g-1", attachments=far), grant("g-2")]).grants
+    assert (used.hosts, used.link, used.link_class, own.hosts) == ("lab2", "1.1ms 1G poor", "poor", "")
+    assert [row.id for row in chosen([used, own], "192.0.2.7", lambda row: row.id, down=False)] == ["g-1"]
+    both = columns.grant_columns([used, own])
+    line = columns.layout(both, 200).line(used)
+    assert ("lab2" in "".join(text for text, _ in line), line) and ("1.1ms 1G poor", "warning") in [
+        (text.strip(), look) for text, look in line
+    ]
+    titles = {column.title for column in columns.grant_columns([own])}
+    assert titles.isdisjoint({"FROM", "LINK"}) and {"FROM", "LINK"} <= {column.title for column in both}
 
 
 def test_a_grant_says_who_runs_what_where():

@@ -188,3 +188,11 @@ def test_a_wait_comes_before_what_was_refused_and_before_devices_that_do_well() 
     waits = part(1, used_milli=300, waited_milli=700)
     found = reasons.slow(grant(refused(1), waits), [], [node(0), node(1)], None, [], NOW)
     assert [text.split()[0] for text in found] == ["waited", "refused"]
+
+
+def test_a_program_that_waits_for_its_link_is_not_told_to_look_at_its_own_work() -> None:
+    idle, link = grant(part(used_milli=100, busy_milli=100)), "its link costs it about 30 %"
+    assert reasons.slow(idle, [], [node(0)], None, [], NOW, link) == [link]
+    waits = grant(part(used_milli=300, waited_milli=700))
+    found = reasons.slow(waits, [], [node(0)], TENANT, [], NOW, link)
+    assert found[0].startswith("waited") and found[1:] == [link]
