@@ -4,7 +4,7 @@ are, are left out, since a page is sent a row for each grant that changed."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from gpushare.text import overview, sentences
+from gpushare.text import links, overview, sentences
 
 Json: TypeAlias = Any
 """A wire type of gpushare.api as a plain dict, or the part of it that pages show."""
@@ -23,7 +23,7 @@ def _some(**fields: Any) -> Json:
 def grant(found: Json) -> Json:
     """Returns the row of a Grant."""
     gang, part = found["gang"] or {}, found["part_of"]
-    eviction, workload = found["eviction"], found["workload"]
+    eviction, workload, attachments = found["eviction"], found["workload"], found.get("attachments") or []
     return _some(
         id=found["id"],
         tenant=found["tenant"],
@@ -40,6 +40,9 @@ def grant(found: Json) -> Json:
         created_ns=found["created_ns"],
         notice=found["notice"],
         evicted=eviction is not None,
+        hosts=links.hosts(attachments),
+        link_class=links.worst(attachments),
+        attached=[links.living(one) for one in attachments],
         open_walls=[wall["name"] for wall in found["walls"] if not wall["holds"]],
         devices=[_part(part) for part in found["devices"]],
     )

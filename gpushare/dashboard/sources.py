@@ -1,18 +1,15 @@
 """The nodes that a page shows, and the socket of each."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.errors import UsageError
 from gpushare.paths import DEFAULT_SOCKET, client_socket
+from gpushare.processes import ssh
 
 NODES_MAX = 32
 _NAME_MAX = 200
-_SSH = "ssh:"
-# Destinations that ssh cannot mistake for an option; `[`, `]` and `:` are for IPv6 addresses.
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:\[\]%-]{0,254}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +28,13 @@ def parse(text: str) -> Source:
         raise UsageError(f"--node {text[:80]!r}: write NAME=SOCKET or NAME=ssh:HOST, such as a1=ssh:a1.example.org")
     if len(name) > _NAME_MAX or any(ord(one) < 32 or 0xD800 <= ord(one) < 0xE000 for one in name):
         raise UsageError(f"--node {name[:40]!r}: give a name of at most {_NAME_MAX} characters on one line")
-    if not where.startswith(_SSH):
+    if not where.startswith(ssh.PREFIX):
         return Source(name, Path(where))
-    host, slash, path = where.removeprefix(_SSH).partition(":/")
-    if not _HOST.fullmatch(host):
-        raise UsageError(f"--node {name[:40]}: {host[:80]!r} is no host for ssh: write ssh:HOST or ssh:USER@HOST")
-    return Source(name, Path("/" + path) if slash else DEFAULT_SOCKET, host)
+    try:
+        host, path = ssh.split(where.removeprefix(ssh.PREFIX))
+    except UsageError as error:
+        raise UsageError(f"--node {name[:40]}: {error}") from None
+    return Source(name, Path(path) if path else DEFAULT_SOCKET, host)
 
 
 def sources(nodes: Sequence[str], socket: str | None) -> list[Source]:

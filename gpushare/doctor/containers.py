@@ -57,6 +57,14 @@ MUSL = Check(
     "NVIDIA's driver is built for glibc only.",
 )
 
+BLIND = Check(
+    "grant {grant}",
+    "note",
+    "process {pid} does not see the files of its grant: its mounts are of its own, and older than the grant's",
+    "start it without mounts of its own: with `nsenter --net=FILE` instead of `ip netns exec`, which makes them",
+    "It finds no driver. What else makes such mounts: `unshare --mount`, sandboxes such as bubblewrap, other roots.",
+)
+
 # Where runc and crun keep a directory per container, by engine; all belong to root.
 _STATES = ("runc/*", "crun/*", "containerd/runc/*/*", "docker/runtime-*/*/*", "docker/runtime-*/*")
 _JOIN_SECONDS = 0.5
@@ -146,6 +154,8 @@ def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
     for pid in sorted(suspects - joined):
         has = f"has {seen[pid].device} open" if seen[pid].device else "has the driver loaded"
         yield NOT_JOINED(grant=members[pid], pid=pid, has=has)
+    for pid in sorted(pid for pid, one in seen.items() if one.is_blind and pid not in suspects):
+        yield BLIND(grant=members[pid], pid=pid)
     musl = sorted({members[pid] for pid, one in seen.items() if one.is_on_musl and pid not in joined})
     if musl:
         yield MUSL(grants=shortened(musl))

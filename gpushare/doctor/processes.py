@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.doctor import aside
-from gpushare.paths import INTERPOSERS
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS
 
 _HANGS = 3
 _MAPS_MAX = 8 << 20
 _DESCRIPTORS_MAX = 4096
+_ENVIRONMENT_MAX = 256 << 10
 _DRIVER = re.compile(rb" (\d+) +/\S*/libcuda\.so\.[0-9.]+(?: \(deleted\))?$", re.MULTILINE)
 _MUSL = re.compile(rb"(?:/ld-musl-[^/]*|musl[^/]*/libc\.so)$", re.MULTILINE)  # Alpine; Debian
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
@@ -22,11 +23,13 @@ _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one process has: an open device, the driver mapped, musl as its C library."""
+    """What one process has: an open device, the driver mapped, musl as its C library; and whether it is told of files
+    of a grant that are not there for it."""
 
     device: str = ""
     has_driver: bool = False
     is_on_musl: bool = False
+    is_blind: bool = False
 
 
 def look(pids: Collection[int]) -> tuple[dict[int, Look], list[int]]:
@@ -57,7 +60,24 @@ def _one(pid: int) -> Look:
     maps = b""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
         maps = file.read(_MAPS_MAX)
-    return Look(device, has_driver(maps), _MUSL.search(maps) is not None)
+    return Look(device, has_driver(maps), _MUSL.search(maps) is not None, _is_blind(pid))
+
+
+def _is_blind(pid: int) -> bool:
+    """Whether the directory of its grant, which its environment names, is not there in its mount namespace."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read(_ENVIRONMENT_MAX).split(b"\0")
+        start = f"{GRANT_DIR_ENV}=/".encode()
+        named = next((one[len(start) - 1 :] for one in variables if one.startswith(start)), None)
+        if named is None:
+            return False
+        os.stat(f"/proc/{pid}/root{os.fsdecode(named)}/limits")  # noqa: PTH116 - bytes of others
+    except FileNotFoundError:
+        return Path(f"/proc/{pid}/root").exists()  # otherwise it has ended
+    except OSError:
+        return False
+    return False
 
 
 def has_driver(maps: bytes) -> bool:

@@ -69,9 +69,11 @@ def slow(
     tenant: Json | None,
     findings: Sequence[Json],
     at_ns: int,
+    link: str = "",
 ) -> list[str]:
     """Why a grant is not faster, the most important reason first. `others`: grants, among them those on its devices;
-    `devices`: of the node; `tenant`: its own; `findings`: of the audit. `at_ns`: wall time now."""
+    `devices`: of the node; `tenant`: its own; `findings`: of the audit. `at_ns`: wall time now. `link`: what its
+    programs' link costs them, where they are on another machine and it costs them much."""
     found = [text for device in grant["devices"] if (text := refused(grant, device, at_ns))]
     if grant["phase"] in ENDED:
         return found
@@ -83,7 +85,9 @@ def slow(
     if not grant["processes"]:
         return [*found, "no process of it uses the GPU: none has called CUDA yet, or all have ended"]
     waits = [text for device in grant["devices"] if (text := waiting(grant, device, others, devices, tenant))]
-    return [*waits, *found] if waits else [*found, *_unhindered(grant)]
+    if waits or link:
+        return [*waits, *filter(None, [link]), *found]
+    return [*found, *_unhindered(grant)]
 
 
 def _stopped(grant: Json, findings: Sequence[Json]) -> Iterator[str]:

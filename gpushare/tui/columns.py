@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
+from gpushare.text import links
 from gpushare.text.overview import DeviceTime, without_directory
 from gpushare.text.printable import printable
 from gpushare.text.units import format_size, format_time
@@ -252,6 +253,10 @@ def _away(row: GrantRow, _: int) -> str:
     return format_size(row.memory_away_bytes) if row.memory_away_bytes else NOTHING
 
 
+def _link(row: GrantRow, width: int) -> Spans:
+    return ((fit(row.link or NOTHING, width), "warning" if row.link_class in links.SLOW else ""),)
+
+
 def _program(row: GrantRow, _: int) -> str:
     program = without_directory(row.program)
     if row.phase == "active":
@@ -267,6 +272,8 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column(
         "CONTAINER", 9, lambda row, _: row.place or NOTHING, rank=8, widest=32, right=False, sort=attrgetter("place")
     ),
+    Column("FROM", 8, lambda row, _: row.hosts or NOTHING, rank=4, widest=24, right=False, sort=attrgetter("hosts")),
+    Column("LINK", 10, _link, rank=4, widest=18, right=False),
     Column("AGE", 3, lambda row, _: age(row.age_seconds), rank=7, sort=attrgetter("age_seconds")),
     Column("DEV", 3, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
     Column("PHASE", 9, lambda row, _: row.phase, rank=13, right=False, sort=attrgetter("phase")),
@@ -287,12 +294,14 @@ GRANTS: tuple[Column[GrantRow], ...] = (
 
 
 def grant_columns(grants: Sequence[GrantRow]) -> list[Column[GrantRow]]:
-    """Returns the columns for these grants: that of containers only if one has a name."""
-    return [column for column in GRANTS if column.title != "CONTAINER" or any(row.place for row in grants)]
+    """Returns the columns for these grants, without those that would be empty of containers and of other machines."""
+    empty = set() if any(row.place for row in grants) else {"CONTAINER"}
+    empty |= set() if any(row.hosts for row in grants) else {"FROM", "LINK"}
+    return [column for column in GRANTS if column.title not in empty]
 
 
 BY_GOT = next(column for column in GRANTS if column.title == "GOT")
-TEXTS = frozenset({"GRANT", "TENANT", "USER", "PROGRAM", "CONTAINER", "DEV", "PHASE"})
+TEXTS = frozenset({"GRANT", "TENANT", "USER", "PROGRAM", "CONTAINER", "FROM", "DEV", "PHASE"})
 """Columns that are first sorted in ascending order; the others in descending order."""
 
 

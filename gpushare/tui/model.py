@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
+from gpushare.text import links
 from gpushare.text.overview import DeviceTime, device_time, guaranteed_milli, short_id, tree
 from gpushare.tui import processes
 from gpushare.tui.processes import Host, Process
@@ -65,8 +66,9 @@ class GrantRow:
     pod or container. Times are milli of the last second. `entitled_milli`: what it should get now. `guaranteed_milli`:
     the guarantee that is or will be in force; `extra_milli`: what its tenant's adds to that. `lately_milli`: what it
     got over the last LATELY looks together. `history`: what it got at each look, oldest first. `pids`: of its
-    processes. `may_move`: its memory can be moved to host memory. `held`: it stays there until it is resumed. `words`:
-    texts that the filter searches."""
+    processes. `may_move`: its memory can be moved to host memory. `held`: it stays there until it is resumed. `hosts`:
+    the machines whose programs use it over a carrier, empty: none; `link`: how their links do, `link_class`: the worst
+    class that one had. `words`: texts that the filter searches."""
 
     id: str
     device: int
@@ -94,6 +96,9 @@ class GrantRow:
     age_seconds: float
     may_move: bool
     held: bool
+    hosts: str
+    link: str
+    link_class: str
     lately_milli: int
     history: Sequence[int]
     words: tuple[str | int, ...]
@@ -185,7 +190,8 @@ class Model:
         place = _place(workload)
         user = answers.users.get(grant["uid"], "")
         named = [grant["id"], grant["tenant"], grant["phase"], grant["class"], gang, grant["notice"]]
-        named += [program, user, place]
+        attachments = grant.get("attachments") or []
+        named += [program, user, place, *map(links.origin, attachments)]
         moves = grant["residency"]
         return GrantRow(
             id=grant["id"],
@@ -214,6 +220,9 @@ class Model:
             age_seconds=max(0, answers.at_ns - grant["created_ns"]) / 1e9,
             may_move=moves is not None,
             held=moves is not None and moves["hold"],
+            hosts=links.hosts(attachments),
+            link=links.brief(attachments),
+            link_class=links.worst(attachments),
             lately_milli=sum(islice(reversed(history), LATELY)),
             history=history,
             words=(*named, *grant["processes"]),

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import expect
+from remote.elsewhere import Elsewhere
 from run.running import GPUSHARE, Daemon
 from run.waiting import until
 from values.ledgerrows import batch, period
 from views.browser import chromium, opened
 from views.dashboards import dashboard
 
+from gpushare.api.remote import LinkReport
 from gpushare.ledger.entries import IDLE
 from gpushare.ledger.file import LedgerFile
+from gpushare.relay import lines
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -251,6 +254,31 @@ def test_hostile_names_are_text(node, browser, grants):
             page.keyboard.press("Escape")
         assert page.locator("script").count() == 1 and page.locator("main img, dialog img").count() == 0
         assert overflow(page) == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_attached_grant_says_from_where_and_how(node, browser, url, grants, scheme):
+    [name] = grants()
+    until(lambda: node.client.remote()["relay"], "the relay serves")
+    attached = node.client.attach(name, carrier="echo", origin=HOSTILE)
+    report = LinkReport(checked="poor", rtt_us=900, up_bps=2e9, down_bps=2e9)
+    with Elsewhere(attached) as machine, opened(browser, url, color_scheme=scheme) as page:
+        machine.control.send(lines.FromClient(checked=report))
+        live(page)
+        row = page.locator("#grant-table tbody tr").filter(has_text=name)
+        expect(row.locator("bdi").get_by_text(HOSTILE, exact=True)).to_be_visible()
+        expect(row.locator(".tag.warn")).to_have_text("poor link")
+        page.locator("#filter").fill("onerror")
+        expect(row).to_be_visible()
+        page.get_by_role("button", name=name).click()
+        fact = page.locator("dialog .facts dd").filter(has_text=HOSTILE)
+        told = r"\(127\.0\.0\.1\), over echo, TLS: round trip [\d.]+ [um]s, poor when it was checked"
+        expect(fact).to_contain_text(re.compile(told))
+        expect(page.locator("dialog .facts dt").get_by_text("attached", exact=True)).to_be_visible()
+        assert page.locator("main img, dialog img").count() == 0 and overflow(page) == 0
+        assert [one for one in page.evaluate(_CONTRASTS) if one[0] < 4.5] == []
+        node.client.detach(name, attached["id"])
+        expect(page.locator("dialog")).to_contain_text("It has ended.")
 
 
 def overflow(page):

@@ -46,6 +46,15 @@ def test_a_grant_says_what_runs_in_it_and_where():
     assert rows.grant({**tops.grant("g-2"), **none}).keys().isdisjoint(("program", "container", "pod"))
 
 
+def test_an_attached_grant_says_from_where_and_how():
+    none = {"key": None, "part_of": None, "eviction": None, "walls": [], "devices": []}
+    far = [tops.attachment("lab2"), tops.attachment("<script>", 1100, checked="poor")]
+    row = rows.grant({**tops.grant("g-1", attachments=far), **none})
+    assert (row["hosts"], row["link_class"], len(row["attached"])) == ("2 hosts", "poor", 2)
+    assert row["attached"][1].startswith("from <script> (192.0.2.7), over example, TLS: round trip 1.1 ms, poor when")
+    assert rows.grant({**tops.grant("g-2"), **none}).keys().isdisjoint(("hosts", "link_class", "attached"))
+
+
 @pytest.mark.parametrize(
     ("text", "source"),
     [

@@ -10,11 +10,14 @@ import pytest
 import yaml
 from views.pagecode import ROOT, SHELL, blocks, commands, mentions, pages
 
+from gpushare.carriers import contract
 from gpushare.cli import prices
 from gpushare.cli.main import build_parser
 from gpushare.daemon import config
 from gpushare.errors import UsageError
+from gpushare.remote import nodes
 from gpushare.tenants import file as tenants
+from gpushare.text import toml
 
 PARSER = build_parser()
 PAGES = pages()
@@ -101,6 +104,10 @@ def test_configuration(block, tmp_path):
         assert tenants.read(path).by_name
     elif "currency" in said:
         assert prices.load(path)
+    elif "nodes" in said:
+        assert nodes.table(path)
+    elif "server" in said or "client" in said:
+        assert contract.of(toml.parse(path, path.read_bytes()), said["name"])
     else:
         config.load(path)
 

@@ -1,9 +1,12 @@
 """How `gpushare doctor` inspects the machine: nothing keeps it waiting or misleads it."""
 
 import os
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
+from run.waiting import until
 
 from gpushare.doctor import aside, machine, processes
 from gpushare.doctor.containers import running, without_share
@@ -112,3 +115,20 @@ def test_the_interposer_under_the_drivers_name_is_no_driver():
 )
 def test_a_processs_own_cgroup(cgroups, path):
     assert processes.cgroup_of(cgroups) == path
+
+
+def test_a_process_that_does_not_see_its_grant(tmp_path):
+    """As under `ip netns exec`, whose mounts are older than the grant's."""
+    (tmp_path / "limits").touch()
+    there, gone = (
+        subprocess.Popen(["sleep", "infinity"], env={"GPUSHARE_GRANT_DIR": str(path)})
+        for path in (tmp_path, tmp_path / "none")
+    )
+    try:
+        until(lambda: all(Path(f"/proc/{one.pid}/comm").read_text() == "sleep\n" for one in (there, gone)), "they run")
+        seen, hang = processes.look([there.pid, gone.pid])
+        assert (hang, [seen[one.pid].is_blind for one in (there, gone)]) == ([], [False, True])
+    finally:
+        for one in (there, gone):
+            one.kill()
+            one.wait()

@@ -10,20 +10,24 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 from run.waiting import until
+from views import tops
 from views.scrapes import dashboard, samples
 
 from gpushare.adapters.prometheus import server as server_of
 from gpushare.adapters.prometheus.server import CONNECTIONS_MAX, Server, request_of
+from gpushare.api.remote import Attachment, Link
 from gpushare.api.sensors import Sensors
 from gpushare.api.types import Device
 from gpushare.cli.adapters.prometheus import FILES
 from gpushare.cli.main import main
-from gpushare.daemon.http import device_metrics
+from gpushare.daemon.accounts.attachments import Attachments
+from gpushare.daemon.http import device_metrics, remote_metrics
 from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +83,38 @@ def measured(site) -> str:
     return "\n".join(device_metrics.families([msgspec.structs.replace(device, sensors=sensors)], {}))
 
 
+def attached() -> str:
+    """The lines of attachments, of which one grant has two, and a third has ended."""
+    counted = Attachments(SimpleNamespace(attachment=lambda row: None))  # type: ignore[arg-type]
+    before = msgspec.convert(tops.attachment(bytes_out=1 << 40), Attachment)  # from before this run of the daemon
+    now = [msgspec.convert({**tops.attachment(id=name), "created_ns": 2 * 10**18}, Attachment) for name in "bc"]
+    for one in (before, *now):
+        counted.record(one, "lab")
+    counted.record(msgspec.structs.replace(before, bytes_out=before.bytes_out + 5), "lab")
+    over = msgspec.structs.replace(now[0], ending="lost", ended_ns=3 * 10**18, bytes_in=now[0].bytes_in + 2)
+    for _ in range(2):
+        counted.record(over, "lab")
+    slow = msgspec.structs.replace(now[1], link=Link(kind="tls", rtt_us=1100))
+    live = SimpleNamespace(id="g-1", record=SimpleNamespace(tenant="lab"), attachments={"a": before, "c": slow})
+    state = _State([live, SimpleNamespace(id="g-2", record=live.record, attachments={})])
+    context = SimpleNamespace(state=state, accounts=SimpleNamespace(attachments=counted))
+    return "\n".join(remote_metrics.families(context))  # type: ignore[arg-type]
+
+
+class _State(list[object]):
+    tenants = (SimpleNamespace(name="idle"), SimpleNamespace(name="lab"))
+
+
+def test_attachments_are_counted_once_and_over_this_run_of_the_daemon_alone():
+    found = {(name, *own.values()): value for name, own, value in samples(attached())}
+    assert found["gpushare_remote_attachments", "lab"] == 2 and found["gpushare_remote_attachments", "idle"] == 0
+    assert found["gpushare_remote_bytes_total", "lab", "in"] == 2 * (3 << 20) + 2
+    assert found["gpushare_remote_bytes_total", "lab", "out"] == 5
+    ended = {key[1]: value for key, value in found.items() if key[0] == "gpushare_remote_attachments_ended_total"}
+    assert ended == {**dict.fromkeys(("detached", "expired", "server", "released", "relay"), 0), "lost": 1}
+    assert found["gpushare_remote_link_rtt_seconds", "g-1", "lab"] == 0.0011
+
+
 def test_alerts_and_panels_name_what_there_is(site):
     labels = labels_of(site.client.text("/metrics")) | labels_of(measured(site))
     board = json.loads((ROOT / "packaging/grafana/gpushare.json").read_text())
@@ -121,7 +157,7 @@ def test_every_metric_is_documented(site):
     text = site.client.text("/metrics")
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     labels: dict[str, set[str]] = {}
-    for name, own, _ in samples(text + measured(site)):
+    for name, own, _ in samples(text + measured(site) + "\n" + attached()):
         labels.setdefault(re.sub("_(bucket|count|sum)$", "", name), set()).update(own.keys() - POD_LABELS - {"le"})
     page = (ROOT / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", page)

@@ -50,6 +50,7 @@ function facts(grant) {
     ["made", clock(grant.created_ns)],
     grant.key && ["key", name(grant.key)],
     grant.gang && ["gang", name(grant.gang)],
+    grant.attached && ["attached", sentences(grant.attached.map((text) => ({ text })))],
     grant.notice && ["notice", name(grant.notice)],
     grant.open_walls && ["walls that do not hold", grant.open_walls.join(", ")],
   ].filter(Boolean);

@@ -28,6 +28,7 @@ const COLUMNS = [
   { title: "Memory", sort: by("memory"), hint: "held, of the limit" }, { title: "Got lately", hint: "since this page is open" },
 ];
 
+const SLOW = new Set(["poor", "refused"]);
 const SMALLEST_FIRST = new Set(["Grant", "Tenant", "Runs", "Age", "Devices"]);
 
 const made = table("Grants", COLUMNS, sortBy);
@@ -58,6 +59,7 @@ function notes(grant) {
   const found = [];
   if (grant.notice) found.push(el("span", { class: "sub" }, tag("notice", "warn"), " ", name(grant.notice)));
   if (grant.gang) found.push(el("span", { class: "sub" }, "gang ", name(grant.gang)));
+  if (grant.hosts) found.push(el("span", { class: "sub" }, "from ", name(grant.hosts), ...(SLOW.has(grant.link_class) ? [" ", tag(`${grant.link_class} link`, "warn")] : [])));
   if (grant.evicted) found.push(el("span", { class: "sub" }, tag("asked to give memory back", "warn")));
   if (grant.devices?.some((part) => part.lost)) found.push(el("span", { class: "sub" }, tag("a device does not work", "bad")));
   return found;
@@ -78,7 +80,7 @@ function row({ grant: { id } }) {
   cells[12].append(line);
   const element = el("tr", {}, ...cells);
   element.update = ({ grant, history }) => {
-    once(extra, [grant.notice, grant.gang, grant.evicted, grant.devices?.some((part) => part.lost)], () => notes(grant));
+    once(extra, [grant.notice, grant.gang, grant.hosts, grant.link_class, grant.evicted, grant.devices?.some((part) => part.lost)], () => notes(grant));
     once(cells[1], [grant.tenant, place(grant.tenant)], () => named(grant.tenant));
     once(cells[2], runs(grant), (texts) => texts.map((text, i) => el("span", { class: i ? "sub" : null }, name(text))));
     setText(cells[3], age(grant.created_ns));
@@ -96,7 +98,7 @@ function row({ grant: { id } }) {
   return element;
 }
 
-const words = (grant) => [...runs(grant), grant.id, grant.tenant, grant.gang, grant.phase, grant.key, grant.class_].join("\n").toLowerCase();
+const words = (grant) => [...runs(grant), grant.id, grant.tenant, grant.gang, grant.hosts, grant.phase, grant.key, grant.class_].join("\n").toLowerCase();
 
 export function listen(redraw, openGrant) {
   again = redraw;

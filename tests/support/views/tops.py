@@ -18,7 +18,7 @@ def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, 
     """`now`: fields of its device, or of the grant itself."""
     workload = {"program": "", "container": "", "pod": None}
     own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None, "reason": "", "uid": 0}
-    own |= {"kind": "process", "pid": None, "workload": workload, "residency": None}
+    own |= {"kind": "process", "pid": None, "workload": workload, "residency": None, "attachments": []}
     whole = {key: now.pop(key) for key in list(now) if key in own}
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
     here = {
@@ -40,6 +40,14 @@ def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, 
         },
     }
     return {"id": name, "tenant": tenant, "created_ns": created_ns, "devices": [here], **own, **whole}
+
+
+def attachment(origin: str = "lab2", rtt_us: int = 85, rate_bps: int = 0, checked: str = "good", **now: Any) -> Any:
+    """A living one, or with `ended_ns` and `ending` one that has ended."""
+    link = {"kind": "tls", "rtt_us": rtt_us, "rate_bps": rate_bps, "checked": checked}
+    own = {"id": "a" * 32, "grant": "g-1", "carrier": "example", "origin": origin, "address": "192.0.2.7", "uid": 1000}
+    own |= {"created_ns": 10**18, "ended_ns": None, "ending": "", "connections": 1, "bytes_in": 3 << 20, "bytes_out": 0}
+    return {**own, "link": link, **now}
 
 
 def tenant(name: str, parent: str | None = None, entitled: int = 0, **now: Any) -> dict[str, Any]:

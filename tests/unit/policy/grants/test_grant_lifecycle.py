@@ -56,6 +56,23 @@ def test_an_active_grant_does_not_expire():
     assert live(BOUND, STARTED, lc.Clock(10**15))[0].phase is Phase.ACTIVE
 
 
+def test_what_could_not_start_leaves_it_reserved():
+    life, steps = live(BOUND, STARTED, lc.Undone(3 * SECOND))
+    assert (life.phase, life.kind, life.pid, life.expires_ns) == (Phase.RESERVED, None, None, 123 * SECOND)
+    assert steps == (
+        lc.EndProcesses(),
+        lc.StopServing(),
+        lc.Remove(),
+        lc.Record(Phase.RESERVED),
+        lc.Prepare(),
+        lc.WakeAt(123 * SECOND),
+    )
+    assert advance(life, BOUND)[0].phase is Phase.BOUND
+    assert lc.EndProcesses() not in live(BOUND, lc.Undone(3 * SECOND))[1]
+    life, _ = live()
+    assert advance(life, lc.Undone(3 * SECOND)) == (life, ())
+
+
 def test_release_ends_what_runs_before_the_pages_go():
     _, steps = live(BOUND, STARTED, lc.Release(3 * SECOND, "asked"))
     kinds = [type(step) for step in steps]
@@ -95,6 +112,7 @@ events = st.one_of(
     st.builds(lc.Bound, times, st.sampled_from(Kind)),
     st.builds(lc.Started, times, st.integers(1, 9)),
     st.builds(lc.Emptied, times),
+    st.builds(lc.Undone, times),
     st.builds(lc.Release, times, st.just("asked")),
     st.builds(lc.Break, times, st.just("broken")),
     st.builds(lc.Clock, times),
@@ -105,7 +123,6 @@ events = st.one_of(
 def test_whatever_happens_resources_are_given_back_exactly_once(history, keep, ttl):
     ttl = ttl if keep else 120 * SECOND
     life, steps = begin(0, "g-1", ttl, keep=keep)
-    serving = removed = 0
     done = list(steps)
     for event in history:
         ended = life.phase.ended
@@ -115,12 +132,12 @@ def test_whatever_happens_resources_are_given_back_exactly_once(history, keep, t
             continue
         done += steps
         assert not (ended and steps)
-    for step in done:
-        serving += isinstance(step, lc.Serve)
-        removed += isinstance(step, lc.Remove)
-    assert removed == life.phase.ended
-    stops = sum(isinstance(step, lc.StopServing) for step in done)
-    assert stops == (life.phase.ended and serving > 0)
+
+    def count(kind):
+        return sum(isinstance(step, kind) for step in done)
+
+    assert count(lc.Prepare) - count(lc.Remove) == (not life.phase.ended)
+    assert count(lc.Serve) - count(lc.StopServing) == (life.phase in (Phase.BOUND, Phase.ACTIVE))
     recorded = [step.phase for step in done if isinstance(step, lc.Record)]
     assert recorded[-1] is life.phase
     assert life.phase.ended or (life.expires_ns is not None) == (
