@@ -1,14 +1,16 @@
 """Generates files from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
 docs/guides/troubleshooting is made from the doctor's checks, docs/reference from the node API's description, from the
-types of the configuration and its commented files, and from the errors, docs/security/promises.md from marks of tests,
-the rooms of docs/concepts/inside from docstrings, and the types of gpushare/client from those of the node API.
+types of the configuration and its commented files, from the contract of carriers and from the errors,
+docs/security/promises.md from marks of tests, the rooms of docs/concepts/inside from docstrings, and the types of
+gpushare/client from those of the node API.
 """
 
 import sys
 from pathlib import Path
 
 import api
+import carriers
 import checks
 import client
 import configuration
@@ -24,6 +26,7 @@ def pages() -> dict[str, str]:
     of_docs = checks.pages() | {
         "concepts/inside/rooms.md": rooms.page(),
         "reference/api.md": api.page(),
+        "reference/carriers.md": carriers.page(),
         "reference/configuration.md": configuration.page(),
         "reference/exit-status.md": exits.page(),
         "security/promises.md": promises.page(),

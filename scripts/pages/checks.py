@@ -17,6 +17,7 @@ SECTIONS = {
     "cdi": "CDI specs",
     "containers": "Containers and programs",
     "audited": "Use of a device outside a share",
+    "remote": "Remote grants",
 }
 """Modules of gpushare/doctor, and the title of the page of each."""
 HEAD = """# Troubleshooting

@@ -28,7 +28,7 @@ MODULES = (types, *(importlib.import_module(f"gpushare.api.{one.name}") for one 
 """Where a name is looked for, in this order."""
 OBJECTS = {
     "grant": "Grant", "device": "Device", "tenant": "Tenant", "node": "Node", "eviction": "Eviction",
-    "gang": "GangPart", "finding": "Finding", "bookmark": "",
+    "gang": "GangPart", "finding": "Finding", "attachment": "Attachment", "bookmark": "",
 }  # fmt: skip
 """Of an Event, by its kind."""
 HEAD = '"""{0}\n\nMade from {1} by scripts/pages. Change it there, then run make pages.\n"""\n\n'

@@ -21,22 +21,31 @@ promise themselves (`@pytest.mark.promise("NAME")`), and a promise that no test 
 
 
 def marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(promise, test) of each mark in a file of tests."""
+    """(promise, test) of each mark in a file of tests. `pytestmark`, for all of the file, gives an empty test."""
     for node in ast.walk(tree):
         for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{MARK}":
-                for argument in decorator.args:
-                    yield ast.literal_eval(argument), node.name  # type: ignore[attr-defined]
+            for promise in _named(decorator):
+                yield promise, node.name  # type: ignore[attr-defined]
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            for mark in node.value.elts if isinstance(node.value, ast.List) else [node.value]:
+                for promise in _named(mark):
+                    yield promise, ""
+
+
+def _named(mark: ast.expr) -> list[str]:
+    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == f"pytest.mark.{MARK}":
+        return [ast.literal_eval(argument) for argument in mark.args]
+    return []
 
 
 def shown_by() -> dict[str, list[str]]:
-    """The marked tests of each promise, each as `file:function`."""
+    """The marked tests of each promise, each as `file:function`, or `file` for all of it."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text()
         if f"pytest.mark.{MARK}(" in text:
             for promise, test in marks(ast.parse(text)):
-                found[promise].append(f"`{path.relative_to(ROOT)}:{test}`")
+                found[promise].append(f"`{path.relative_to(ROOT)}{':' if test else ''}{test}`")
     return found
 
 
