@@ -5,8 +5,9 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections import deque
 from collections.abc import Callable
+
+from gpushare.daemon.host.outbox import Outbox
 
 _AT_ONCE = 32
 """Messages that are handled before the loop serves others, for as long as these took."""
@@ -24,7 +25,7 @@ class Channel:
         """Owns `end` from now on. `most`: bytes of a message."""
         self._loop = asyncio.get_running_loop()
         self._end, self._most, self._received, self._ended = end, most, received, ended
-        self._unsent: deque[tuple[bytes, int | None]] = deque()
+        self._outbox = Outbox(end)
         self._reading: asyncio.TimerHandle | None = None
         end.setblocking(False)
         self._loop.add_reader(end, self._receive)
@@ -37,14 +38,12 @@ class Channel:
     def send(self, data: bytes, descriptor: int | None = None) -> None:
         """Sends a message, as soon as the helper reads. `descriptor`: goes with it, and stays the caller's. A message
         to a helper that is gone is dropped."""
-        if not self.is_open or (not self._unsent and self._try_send(data, descriptor)):
+        if not self.is_open:
             return
-        if len(self._unsent) >= _UNSENT_MAX:
+        if len(self._outbox) >= _UNSENT_MAX:
             self._loop.call_soon(self._gone)
-            return
-        if not self._unsent:
-            self._loop.add_writer(self._end, self._send_rest)
-        self._unsent.append((data, os.dup(descriptor) if descriptor is not None else None))
+        else:
+            self._outbox.send(data, descriptor)
 
     def close(self) -> None:
         """Closes this end; `ended` is not called."""
@@ -53,37 +52,14 @@ class Channel:
         if self._reading is not None:
             self._reading.cancel()
         self._loop.remove_reader(self._end)
-        self._loop.remove_writer(self._end)
+        for descriptor in self._outbox.close():
+            os.close(descriptor)
         self._end.close()
-        for _, descriptor in self._unsent:
-            if descriptor is not None:
-                os.close(descriptor)
-        self._unsent.clear()
 
     def _gone(self) -> None:
         if self.is_open:
             self.close()
             self._ended()
-
-    def _try_send(self, data: bytes, descriptor: int | None) -> bool:
-        """Returns False where the message has to wait."""
-        try:
-            socket.send_fds(self._end, [data], [descriptor] if descriptor is not None else [])
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # it is gone, which `_receive` notices
-        return True
-
-    def _send_rest(self) -> None:
-        while self._unsent:
-            data, descriptor = self._unsent[0]
-            if not self._try_send(data, descriptor):
-                return
-            self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
-        self._loop.remove_writer(self._end)
 
     def _receive(self) -> None:
         began = self._loop.time()

@@ -12,11 +12,11 @@ import os
 import socket
 import stat
 import subprocess
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from gpushare.daemon.host.outbox import Outbox
 from gpushare.daemon.host.peer import Peer
 from gpushare.door import messages
 from gpushare.processes import helper, rights
@@ -134,7 +134,7 @@ class Door:
                 raise
         ours.setblocking(False)
         self._socket = ours
-        self._unsent: deque[tuple[bytes, int | None]] = deque()
+        self._outbox = Outbox(ours)
         self._missed = 0
         self._delay_ns = 0
         """`_run_delay_ns` when the first missed ping was noticed."""
@@ -147,9 +147,9 @@ class Door:
         if self._socket.fileno() < 0:
             return  # it has ended, and is not started again yet
         self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        unsent = self._outbox.close()
         self._socket.close()
-        self._drop_unsent()
+        self._dispose(unsent)
         self._process.kill()
         self._dying.append(self._process)  # one that sleeps in the kernel ends later
         for answers in self._looks.values():
@@ -237,41 +237,16 @@ class Door:
     # Messages.
 
     def _send(self, message: messages.FromDaemon, descriptor: int | None = None) -> None:
-        data = messages.encode(message)
-        if self._unsent or not self._try_send(data, descriptor):
-            if not self._unsent and self._socket.fileno() >= 0:
-                self._loop.add_writer(self._socket, self._send_rest)
-            self._unsent.append((data, os.dup(descriptor) if descriptor is not None else None))
+        if self._socket.fileno() >= 0:
+            self._outbox.send(messages.encode(message), descriptor)
 
-    def _try_send(self, data: bytes, descriptor: int | None) -> bool:
-        """Returns False where the message has to wait."""
-        try:
-            socket.send_fds(self._socket, [data], [descriptor] if descriptor is not None else [])
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # the door is gone, which `_receive` notices
-        return True
-
-    def _send_rest(self) -> None:
-        while self._unsent:
-            data, descriptor = self._unsent[0]
-            if not self._try_send(data, descriptor):
-                return
-            self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
-        self._loop.remove_writer(self._socket)
-
-    def _drop_unsent(self) -> None:
-        for _, descriptor in self._unsent:
-            if descriptor is None:
-                continue
+    @staticmethod
+    def _dispose(unsent: list[int]) -> None:
+        for descriptor in unsent:
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 rights.GuardedSocket(fileno=descriptor).close()  # tenants may have connected to this listener
             else:
                 os.close(descriptor)
-        self._unsent.clear()
 
     def _receive(self) -> None:
         began = self._loop.time()
