@@ -26,6 +26,8 @@ _UID = 1_900_065_536
 """Of programs that are asked for their version: no other process has it. One of user nobody could end the relay."""
 _VERSION_S = 5.0
 _VERSION_BYTES = 4096
+_AGAIN_S = 10.0
+"""Until a program that said no version is asked again: the machine was busy, or it lacked a library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Serving:
 
 class Carriers:
     """Belongs to the event loop. Contracts are read for each question; a server's version is asked once for each file
-    that the server has been."""
+    that the server has been, and again where it said none."""
 
     def __init__(self, extra: Path | None, driver: Mapping[str, str]) -> None:
         """`extra`: another directory of contracts, after those of the system. `driver`: variables with which programs
@@ -104,8 +106,14 @@ class Carriers:
         key = (words, found.version_program)
         if key not in self._versions:
             command = [found.version_program[0], *words[1:]]
-            self._versions[key] = asyncio.ensure_future(asyncio.to_thread(_ask_version, command, self._driver))
+            asked = asyncio.ensure_future(asyncio.to_thread(_ask_version, command, self._driver))
+            asked.add_done_callback(lambda asked: self._answered(key, asked))
+            self._versions[key] = asked
         return await asyncio.shield(self._versions[key])
+
+    def _answered(self, key: tuple[object, ...], asked: asyncio.Future[str]) -> None:
+        if not asked.cancelled() and asked.exception() is not None:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._versions.pop, key, None)
 
 
 def _serving(name: str, server: Server) -> Serving:
