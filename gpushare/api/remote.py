@@ -9,9 +9,7 @@ from gpushare.api.numbers import MemorySize, SizeText
 from gpushare.text import names
 
 CARRIER_NAME = f"^{names.CARRIER}$"
-FINGERPRINT = r"^[0-9a-f]{64}$"
 ATTACHMENT_ID = r"^[0-9a-f]{32}$"
-SECRET = r"^[0-9a-f]{64}$"  # noqa: S105 - what one looks like
 ORIGIN_MAX = 253
 
 LinkKind = Literal["tls", "plain"]

@@ -36,11 +36,6 @@ class Sandbox:
         self._closed = False
         self._waiting: dict[int, asyncio.Future[messages.FromSandbox]] = {}
 
-    @property
-    def pid(self) -> int | None:
-        """The present process; None: there is none now."""
-        return self._process.pid if self._process is not None else None
-
     def start(self) -> None:
         """Starts the process, if there is none. Raises FailedError."""
         if self._channel is not None:

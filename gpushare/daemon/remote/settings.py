@@ -10,8 +10,8 @@ class Settings:
     `carriers`: another directory of contracts. `host_memory`: bytes that a carrier's server may use of the node's
     memory. `attachments`: how many may live at once."""
 
-    listen: str = ""
-    host: str = ""
-    carriers: Path | None = None
-    host_memory: int = 4 << 30
-    attachments: int = 64
+    listen: str
+    host: str
+    carriers: Path | None
+    host_memory: int
+    attachments: int
