@@ -195,6 +195,7 @@ class Supervisor:
             if output.descriptor in happened and not output.read():
                 poll.unregister(output.descriptor)
             if time.monotonic() >= deadline:
+                self._kill()  # first: one that writes without end would have no last words
                 words = _last_words(output)
                 raise FailedError(f"it does not listen on {HOST}:{go.port} after {go.seconds:g} s{words}")
             pause = min(pause * 1.2, _PAUSE_MOST)
