@@ -99,11 +99,11 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends supervisors that are not ready, and removes what is left of them."""
-        for starting in [*self._channels.values(), *self._ended.values()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(starting.pid, signal.SIGKILL)
-            os.waitpid(starting.pid, 0)
-            self._cgroups.left.add(starting.pid)
+        known = {starting.pid for starting in (*self._channels.values(), *self._ended.values())}
+        for pid in known.intersection(self._cgroups.watched.values()):  # the others have ended: `_process_ended`
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._cgroups.left.add(pid)
         for _ in range(_CLOSE_TRIES):
             self._cgroups.remove()
             if not self._cgroups.left:
