@@ -28,7 +28,6 @@ class Go(Struct, array_like=True, tag=2):
     daemon's."""
 
     number: int
-    grant: str
     grant_dir: str
     argv: list[str]
     env: dict[str, str]

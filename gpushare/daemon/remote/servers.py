@@ -128,7 +128,6 @@ class Servers:
         nodes = [*self._inject.common_devices, *(node for device in granted for node in device.nodes)]
         return messages.Go(
             number=number,
-            grant=live.id,
             grant_dir=str(grantdir.self_dir(self._state.layout, live.id)),
             argv=[carrier.program, *contract.argv(carrier.server, _PORT)[1:]],
             env=process.merge({"PATH": PATH, **helper.ENVIRONMENT, **base}, own, process.UNSET),

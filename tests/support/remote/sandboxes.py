@@ -164,7 +164,7 @@ class Sandbox:
             **options,
         }
         server.port = asked["port"]
-        fixed = {"grant": "g-any", "grant_dir": bound["dir"], "node_socket": str(self.node.layout.socket)}
+        fixed = {"grant_dir": bound["dir"], "node_socket": str(self.node.layout.socket)}
         self.send(messages.Go(number=server.number, argv=list(words), env=env, **fixed, **asked))
 
     def start(self, bound: dict[str, Any] | None, *words: str, **options: Any) -> Server:
