@@ -115,7 +115,8 @@ class Sandbox:
         data, descriptors, _, _ = socket.recv_fds(self._daemon, messages.MESSAGE_MAX, 1)
         if not data:
             return False
-        match messages.from_daemon(data):
+        message = messages.from_daemon(data)
+        match message:
             case messages.Start(number):
                 with socket.socket(fileno=descriptors.pop()) as connector:
                     self._start(number, connector)
@@ -123,6 +124,9 @@ class Sandbox:
                 if (starting := self._starting.get(number)) is not None:
                     with contextlib.suppress(OSError):  # it has ended, which its channel tells
                         starting.channel.send(data)
+                elif isinstance(message, messages.Go) and all(one.number != number for one in self._ended.values()):
+                    # It ended before, or with an earlier helper.
+                    self._say(messages.Failed(number, "it was killed"))
         for descriptor in descriptors:
             os.close(descriptor)
         return True

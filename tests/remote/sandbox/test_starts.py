@@ -154,6 +154,16 @@ def test_killed_before_it_is_ready(sandbox: Sandbox) -> None:
     server.hang_up()
 
 
+def test_killed_before_it_is_to_go_on(sandbox: Sandbox, bound: dict[str, Any]) -> None:
+    """Whoever waits for what follows `Go` is answered, also by a helper that never knew of the supervisor."""
+    server, pid = sandbox.begin()
+    os.kill(pid, 9)
+    sandbox.hear(server.number)
+    sandbox.go(server, bound, "sleep", "1000")
+    assert sandbox.hear(server.number) == messages.Failed(server.number, "it was killed")
+    server.hang_up()
+
+
 def test_a_grant_that_is_not_there(sandbox: Sandbox, bound: dict[str, Any]) -> None:
     with pytest.raises(NotStartedError, match="the grant's files cannot be mounted"):
         sandbox.start({**bound, "dir": "/nowhere"}, "sleep", "1")
