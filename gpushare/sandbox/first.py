@@ -40,7 +40,7 @@ class Server:
 
 def run(server: Server, output: int, report: int) -> NoReturn:
     """`output`: the server's standard output and error. `report`: a pipe that gets one line when the server could not
-    be started or has ended. When nobody reads that any more, this process ends."""
+    be started or has ended. Where its reader is gone before the server starts, this process ends."""
     try:
         ended = _run(server, output, report)
     except OSError as error:
