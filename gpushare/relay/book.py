@@ -80,10 +80,6 @@ class Book:
         made = self._all[told.id] = Attachment(told, since=now, heard=now)
         return made
 
-    def is_full(self) -> bool:
-        """No more may live."""
-        return len(self.living()) >= limits.ATTACHMENTS_MAX
-
     def end(self, which: Attachment, why: str, now: float, now_ns: int) -> None:
         """It has ended: its ticket is worth nothing from now on."""
         which.ending, which.ended_ns = why, now_ns
