@@ -72,7 +72,11 @@ class Connector:
 def _connection(descriptors: list[int]) -> socket.socket | None:
     if not descriptors:
         return None
-    sock = socket.socket(fileno=descriptors[0])
+    try:
+        sock = socket.socket(fileno=descriptors[0])
+    except OSError:  # it is no socket
+        os.close(descriptors[0])
+        return None
     if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
         sock.close()
         return None
