@@ -6,6 +6,7 @@ import ipaddress
 import select
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -125,15 +126,23 @@ class Arrivals:
             if stranger is None:
                 continue
             try:
-                arrival = self._read(stranger, events)
-            except BlockingIOError:
-                continue
-            except OSError:
-                self._close(stranger)
-                continue
-            if arrival is not None:
-                self._forget(stranger)
-                self._arrived(arrival)
+                self._serve(stranger, events)
+            except Exception:  # a defect, or no memory: the loop would look at no stranger any more
+                if stranger in self._strangers:
+                    self._close(stranger)
+                sys.excepthook(*sys.exc_info())
+
+    def _serve(self, stranger: _Stranger, events: int) -> None:
+        try:
+            arrival = self._read(stranger, events)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(stranger)
+            return
+        if arrival is not None:
+            self._forget(stranger)
+            self._arrived(arrival)
 
     def _read(self, stranger: _Stranger, events: int) -> Arrival | None:
         stream = stranger.stream

@@ -144,6 +144,7 @@ class Relay:
 
     def _tick(self) -> None:
         """Once a beat."""
+        self._loop.after(self._times.beat, self._tick)  # first: whatever goes wrong here, the next beat comes
         now = self._loop.now()
         seconds, self._measured = now - self._measured, now
         for session in list(self._sessions.values()):
@@ -152,7 +153,6 @@ class Relay:
             session.measure(seconds)
             if session.attachment.lives and session.attachment.as_message() != before:
                 self._changed(session.attachment.id)
-        self._loop.after(self._times.beat, self._tick)
 
     def _sweep(self) -> None:
         """Ends whose time is over, and comes again for the next."""
