@@ -126,8 +126,9 @@ class Relay:
     def _said(self, attachment: Attachment, line: lines.FromClient) -> None:
         attachment.heard = self._loop.now()
         if line.checked is not None:
-            attachment.checked = line.checked.checked
-            self._changed(attachment.id)
+            first, attachment.checked = not attachment.checked, line.checked.checked
+            if first:  # later ones with the beat: the daemon writes each down, and a client may send thousands
+                self._changed(attachment.id)
         if line.bye:
             self._end(attachment, "detached")
 
@@ -148,10 +149,11 @@ class Relay:
         now = self._loop.now()
         seconds, self._measured = now - self._measured, now
         for session in list(self._sessions.values()):
-            before = session.attachment.as_message()
             session.beat()
             session.measure(seconds)
-            if session.attachment.lives and session.attachment.as_message() != before:
+            state = session.attachment.as_message()
+            if session.attachment.lives and state != session.told:
+                session.told = state
                 self._changed(session.attachment.id)
 
     def _sweep(self) -> None:

@@ -10,6 +10,7 @@ from gpushare.relay.checks import Check
 from gpushare.relay.connector import Connector
 from gpushare.relay.control import Control
 from gpushare.relay.loop import Loop
+from gpushare.relay.messages import Is
 from gpushare.relay.splice import Splice
 from gpushare.relay.streams import Plain
 from gpushare.relay.wire import TAKEN, Purpose
@@ -21,6 +22,8 @@ class Session:
     def __init__(self, loop: Loop, times: limits.Times, attachment: Attachment) -> None:
         self.attachment = attachment
         self.control: Control[lines.FromClient] | None = None
+        self.told: Is | None = None
+        """What the daemon was told with the last beat that changed something."""
         self._loop, self._times = loop, times
         self._splices: set[Splice] = set()
         self._checks: set[Check] = set()

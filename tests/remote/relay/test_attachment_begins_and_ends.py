@@ -108,6 +108,19 @@ def test_notice_and_what_the_check_found(relay: RelayProcess, echo: Echo) -> Non
     control.close()
 
 
+def test_a_client_that_checks_without_end_does_not_keep_the_daemon_busy(relay: RelayProcess, echo: Echo) -> None:
+    ticket, _, control, _ = attached(relay, echo, "checks")
+    some = (LinkReport(checked=found, rtt_us=80, up_bps=9e9, down_bps=8e9) for found in ("good", "fair") * 250)
+    last = LinkReport(checked="poor", rtt_us=80, up_bps=9e9, down_bps=8e9)
+    control.send(b"".join(lines.encode(lines.FromClient(checked=report)) for report in (*some, last)))
+    told = 0
+    while ticket.id not in relay.daemon.states or relay.daemon.states[ticket.id].checked != "poor":
+        message = relay.daemon.read()
+        told += isinstance(message, messages.Is) and message.id == ticket.id
+    assert told < 100
+    control.close()
+
+
 def test_round_trip_time_is_the_networks(relay: RelayProcess, echo: Echo) -> None:
     with SlowLink(relay.address, delay=0.005) as link:
         ticket = relay.daemon.add(Ticket("rtt"), Supervisor(echo.address))
