@@ -38,9 +38,9 @@ class Work(NamedTuple):
     bytes_out: float
 
 
-def added_seconds(work: Work, path: Path, carrier_us: float = CARRIER_US) -> float:
+def added_seconds(work: Work, path: Path) -> float:
     """How much longer this work takes over the link; infinite where bytes have no way."""
-    waits = work.sync_calls * (path.rtt_us + carrier_us) / 1e6
+    waits = work.sync_calls * (path.rtt_us + CARRIER_US) / 1e6
     return waits + _seconds(work.bytes_in, path.up_bps) + _seconds(work.bytes_out, path.down_bps)
 
 
@@ -48,10 +48,10 @@ def _seconds(size: float, bps: float) -> float:
     return size * 8 / bps if bps > 0 else float("inf") if size else 0.0
 
 
-def slowdown(work: Work, seconds: float, path: Path, carrier_us: float = CARRIER_US) -> float:
+def slowdown(work: Work, seconds: float, path: Path) -> float:
     """By which part of its time a program would be slower over the link: 0.014 is 1.4 %. `work`: what it did in so many
     seconds beside its device. 0 for no time."""
-    return added_seconds(work, path, carrier_us) / seconds if seconds > 0 else 0.0
+    return added_seconds(work, path) / seconds if seconds > 0 else 0.0
 
 
 class Cost(NamedTuple):
@@ -61,8 +61,8 @@ class Cost(NamedTuple):
     part: float
 
 
-def cost(work: Work, seconds: float, path: Path, carrier_us: float = CARRIER_US) -> Cost:
+def cost(work: Work, seconds: float, path: Path) -> Cost:
     """What the link cost a program that ran over it for so many seconds and did this work: at most all of them."""
-    added = min(added_seconds(work, path, carrier_us), seconds)
+    added = min(added_seconds(work, path), seconds)
     rest = seconds - added
     return Cost(added, added / rest if rest > 0 else float("inf") if added else 0.0)
