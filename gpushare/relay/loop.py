@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-IN, OUT, ERR, HUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP
+IN, OUT, ERR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR
 _EVENTS_MAX = 256
 """Most events of one turn."""
 
