@@ -39,6 +39,8 @@ def is_cut(sock: socket.socket) -> bool:
     try:
         while sock.recv(1 << 16):
             pass
+    except TimeoutError:
+        return False
     except OSError:
         pass
     return True

@@ -111,6 +111,8 @@ def quiet_end(sock: socket.socket) -> bool:
     """Whether it was closed, and nothing came before."""
     try:
         return sock.recv(1) == b""
+    except TimeoutError:
+        return False
     except OSError:
         return True
     finally:
