@@ -137,14 +137,14 @@ def test_round_trip_time_is_the_networks(relay: RelayProcess, echo: Echo) -> Non
 
 
 def test_silence(directory: Path, echo: Echo) -> None:
-    with RelayProcess(directory, silent=0.5) as relay, SlowLink(relay.address) as link:
+    with RelayProcess(directory, silent=1.5) as relay, SlowLink(relay.address) as link:
         ticket = relay.daemon.add(Ticket("silence"), supervisor := Supervisor(echo.address))
         relay.address = link.address
         control = relay.attach(ticket)
         data = relay.use(ticket, Purpose.DATA)
         link.cut()
         state = relay.daemon.ended(ticket)
-        assert state.ending == "lost" and 0.5 <= state.silent_s < SLOW
+        assert state.ending == "lost" and 1.5 <= state.silent_s < SLOW
         assert supervisor.closed.wait(SLOW)
         link.mend()
         assert is_cut(data) and is_cut(control.socket)
