@@ -175,10 +175,14 @@ class Local:
             program, _address = self._listener.accept()
         except OSError:
             return
-        if owner(program) != os.geteuid():
+        try:
+            is_own = owner(program) == os.geteuid()
+        except OSError:  # it was reset meanwhile, or no descriptor is left to look
+            is_own = False
+        if is_own:
+            self._take(program)
+        else:
             program.close()
-            return
-        self._take(program)
 
     def _receive(self, channel: socket.socket) -> None:
         try:

@@ -11,7 +11,7 @@ _TABLES = ((Path("/proc/net/tcp"), ""), (Path("/proc/net/tcp6"), _MAPPED))
 
 def owner(connection: socket.socket) -> int | None:
     """The uid of the process at the other end of an IPv4 connection that both ends have on this machine; None if it has
-    closed it meanwhile."""
+    closed it meanwhile. Raises OSError if it was reset."""
     local, remote = _written(connection.getpeername()), _written(connection.getsockname())
     for table, before in _TABLES:
         if table.exists() and (found := _listed(table, before + local, before + remote)) is not None:

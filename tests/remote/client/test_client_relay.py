@@ -113,13 +113,15 @@ def test_the_link_is_checked_through_both_relays(relay, attached):
 
 
 AS_ANOTHER = """
-import os, socket, sys
+import os, socket, struct, sys
 os.setgroups([]); os.setresgid(*[int(sys.argv[2])] * 3); os.setresuid(*[int(sys.argv[2])] * 3)
 with socket.socket() as program:  # not what imports more: this user may not read that
     program.connect(("127.0.0.1", int(sys.argv[1])))
     program.sendall(b"mine now")
-    if len(sys.argv) > 3:
-        os._exit(0)
+    if sys.argv[3] == "reset":
+        program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if sys.argv[3] != "waits":
+        sys.exit(0)
     program.settimeout(30)
     try:
         sys.exit(program.recv(1) != b"")
@@ -129,13 +131,13 @@ with socket.socket() as program:  # not what imports more: this user may not rea
 
 
 @pytest.mark.promise("client-relay-own-user")
-@pytest.mark.parametrize("gone", [False, True], ids=["waits", "has ended when it is looked at"])
-def test_connections_of_other_users_are_refused(attached, echo, gone):
-    words = [sys.executable, "-c", AS_ANOTHER, str(attached.local.port), str(USER)]
-    if gone:
+@pytest.mark.parametrize("how", ["waits", "ends", "reset"])
+def test_connections_of_other_users_are_refused(attached, echo, how):
+    words = [sys.executable, "-c", AS_ANOTHER, str(attached.local.port), str(USER), how]
+    if how != "waits":
         attached.local.pause()  # one that nobody has any more is said to be root's
-    subprocess.run([*words, *(["gone"] if gone else [])], check=True, timeout=SECONDS)
-    if gone:
+    subprocess.run(words, check=True, timeout=SECONDS)
+    if how != "waits":
         attached.local.start()
     with attached.program() as mine:  # taken after the other
         assert echoed(mine, b"x")
