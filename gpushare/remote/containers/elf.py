@@ -40,7 +40,7 @@ def read(data: bytes) -> Library | None:
         return None
     try:
         return _Reader(data).library()
-    except (struct.error, _DamagedError):
+    except (struct.error, OverflowError, _DamagedError):
         return None
 
 
