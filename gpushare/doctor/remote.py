@@ -20,7 +20,7 @@ NO_OPENSSL = Check(
     _WHAT,
     "missing",
     "no openssl: the relay cannot make its certificate",
-    "install it (Debian: apt install openssl); or use --link plain where the network below encrypts",
+    "install it (Debian: apt install openssl): without it the relay does not start, also for --link plain",
     "Programs of other machines connect to the relay by TLS, with a certificate that it makes when it starts.",
 )
 NO_RELAY = Check(
