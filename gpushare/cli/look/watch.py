@@ -87,14 +87,13 @@ class EventsCommand(Command):
 
 def _attachments(args: argparse.Namespace) -> int:
     """Prints what began and ended, the latest last."""
-    found = client(args).call("GET", "/v1/remote")
-    mine = [one for one in found["attachments"] if args.grant in (None, one["grant"])]
+    mine = client(args).remote(grant=args.grant)["attachments"]
 
     def show() -> None:
         began = [(one["created_ns"], one["grant"], links.attached(one)) for one in mine]
-        ended = [(one["ended_ns"], one["grant"], links.detached(one)) for one in mine if one["ending"]]
+        ended = [(one["ended_ns"], one["grant"], links.detached(one)) for one in mine if one["ended_ns"] is not None]
         lines = [f"{sentences.clock(at, sentences.DAY)}  {grant}  {text}" for at, grant, text in sorted(began + ended)]
-        say_each(lines[-args.limit :] if args.limit else lines or ["no attachments"])
+        say_each((lines[-args.limit :] if args.limit else lines) or ["no attachments"])
 
     return answer(args, {"attachments": mine}, show)
 
