@@ -89,13 +89,6 @@ def detached(attachment: Json) -> str:
     return f"detached from {host(attachment)} after {amounts.unit([ns]).text(ns)}, {why}: {_moved(attachment)}"
 
 
-def slow(attachment: Json) -> str:
-    """That its link is slower than when it was checked, as an event."""
-    checked = attachment["link"]["checked"]
-    was = f", and was {checked} when it was checked" if checked else ""
-    return f"the link from {host(attachment)} is slow: {_link(attachment)}{was}"
-
-
 def living(attachment: Json) -> str:
     """What an attachment is, and how its link does."""
     checked = attachment["link"]["checked"]
