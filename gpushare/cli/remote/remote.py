@@ -17,7 +17,6 @@ from gpushare.processes.users import user_name
 from gpushare.text.units import format_size
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-_FORM = "%Y-%m-%d %H:%M:%S"
 _NODE = "a name in nodes.toml, ssh:HOST[:/PATH], a host or unix:PATH"
 
 
@@ -178,7 +177,7 @@ def show(attachments: Any) -> None:
 
 def _row(one: Any) -> tuple[object, ...]:
     from gpushare.text.links import round_trip
-    from gpushare.text.sentences import clock
+    from gpushare.text.sentences import DAY, clock
 
     link = one["link"]
     return (
@@ -191,7 +190,7 @@ def _row(one: Any) -> tuple[object, ...]:
         round_trip(link["rtt_us"]) if link["rtt_us"] else NOTHING,
         format_size(one["bytes_in"]),
         format_size(one["bytes_out"]),
-        clock(one["created_ns"], _FORM),
-        clock(one["ended_ns"], _FORM) if one["ended_ns"] else NOTHING,
+        clock(one["created_ns"], DAY),
+        clock(one["ended_ns"], DAY) if one["ended_ns"] else NOTHING,
         one["ending"] or NOTHING,
     )
