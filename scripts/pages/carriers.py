@@ -22,7 +22,7 @@ BEHAVIOUR = """\
 
 The **server**
 
-- listens on 127.0.0.1, at the port that it is given, over TCP, within 10 seconds. It is asked
+- listens on 127.0.0.1, at the port that it is given, over TCP, within 15 seconds. It is asked
   whether it does by a connection that ends without a byte, several times;
 - serves each connection in a process of its own, or in one that all of them share: every process of
   it is in the grant, and its calls are metered as those of any program are;
@@ -96,8 +96,10 @@ def page() -> str:
     places = " and ".join(f"`{directory}`" for directory in files.DIRECTORIES)
     text += (
         wrapped(
-            f"Files are `NAME.toml`, in {places}; one in the second stands instead of one of the same name in "
-            "the first. Both have to be root's, or the user's who runs the command, and writable by nobody else."
+            f"Files are `NAME.toml`, in {places}, on a node also in the directory that `carriers` under `[remote]` of "
+            "gpushare.toml names, for a user's own programs also in `~/.config/gpushare/carriers`; one in a later "
+            "directory stands instead of one of the same name in an earlier one. File and directory have to be root's, "
+            "or the user's who runs the command, and writable by nobody else."
         )
         + "\n"
     )
