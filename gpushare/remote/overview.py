@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.errors import GpushareError
+from gpushare.errors import GpushareError, UnreachableError
 from gpushare.policy.remote.link import CLASSES
 from gpushare.remote.choice import Candidate
 from gpushare.remote.nodes import Target
-from gpushare.remote.reach import Node, opened_all
+from gpushare.remote.reach import Reach, opened_all
 
 CHOICE_SECONDS = 3.0
 """For all nodes together, before one is chosen."""
@@ -96,12 +96,12 @@ def ask(targets: Sequence[Target], seconds: float, request: Mapping[str, Any] | 
     which each says whether it fits."""
     deadline = time.monotonic() + seconds
     with opened_all(targets, seconds) as nodes, ThreadPoolExecutor(max(1, len(targets))) as pool:
-        return list(pool.map(lambda target, node: _facts(target, node, deadline, request), targets, nodes))
+        return list(pool.map(lambda target, reach: _facts(target, reach, deadline, request), targets, nodes))
 
 
-def _facts(target: Target, node: Node | GpushareError, deadline: float, request: Mapping[str, Any] | None) -> Facts:
-    facts = Facts(target)
-    if isinstance(node, GpushareError):
+def _facts(target: Target, reach: Reach, deadline: float, request: Mapping[str, Any] | None) -> Facts:
+    facts, node = Facts(target), reach()
+    if isinstance(node, UnreachableError):
         facts.trouble = str(node)
         return facts
 

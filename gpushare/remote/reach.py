@@ -1,12 +1,13 @@
 """A node's daemon, reached from this machine: its socket, forwarded by ssh where it is on another one."""
 
 import contextlib
+import functools
 import os
 import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpushare.client import Client
@@ -41,24 +42,30 @@ class Node:
         return host or (_resolved(self.target.host) if self.target.host else _HERE), port
 
 
+Reach = Callable[[], Node | UnreachableError]
+
+
 @contextlib.contextmanager
 def opened(target: Target, seconds: float = FORWARD_SECONDS) -> Iterator[Node]:
     """Yields the node, whose daemon answers; one on another machine can be asked as long as the context lasts.
     `seconds`: for ssh to connect. Raises UnreachableError."""
-    with opened_all([target], seconds) as (found,):
+    with opened_all([target], seconds) as (reach,):
+        found = reach()
         if isinstance(found, UnreachableError):
             raise found
         yield found
 
 
 @contextlib.contextmanager
-def opened_all(targets: Sequence[Target], seconds: float) -> Iterator[list[Node | UnreachableError]]:
-    """As `opened`, for several nodes at once. Yields, for each, the node or why it cannot be asked."""
+def opened_all(targets: Sequence[Target], seconds: float) -> Iterator[list[Reach]]:
+    """As `opened`, for several nodes at once. Yields, for each, what waits for it, in any thread, and returns the node
+    or why it cannot be asked."""
     with contextlib.ExitStack() as stack:
         # All from this thread: where the one that started it ends, ssh ends too.
         deadline = time.monotonic() + seconds
         forwards = [_started(stack, target) for target in targets]
-        yield [_reached(target, one, deadline) for target, one in zip(targets, forwards, strict=True)]
+        pairs = zip(targets, forwards, strict=True)
+        yield [functools.partial(_reached, target, forward, deadline) for target, forward in pairs]
 
 
 def _started(stack: contextlib.ExitStack, target: Target) -> "_Forward | UnreachableError | None":
