@@ -28,7 +28,6 @@ _CALLS_MAX = 8
 _CALL_SECONDS = 10.0
 _BODY_MAX = (8 << 20) + (1 << 17)  # hooks/edit.h: GS_CONFIG_MAX, hooks/hook.c: STATE_MAX, and some
 _LOOK_SECONDS = 8.0
-_ENDED_SECONDS = 1.0
 _CONNECTION = b"c"
 
 
