@@ -102,9 +102,11 @@ def test_an_image_that_cannot_use_the_libraries_does_not_start(runc, offered):
 def elsewhere() -> Iterator[int]:
     """A process in a network namespace of its own, whose loopback is down."""
     with subprocess.Popen(["unshare", "--net", "sleep", "infinity"]) as process:
-        until(lambda: os.stat(f"/proc/{process.pid}/ns/net").st_ino != netns.own()[1], "it has its namespace")
-        yield process.pid
-        process.kill()
+        try:
+            until(lambda: os.stat(f"/proc/{process.pid}/ns/net").st_ino != netns.own()[1], "it has its namespace")
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_the_port_of_a_network_is_listened_on_though_its_loopback_is_down():
@@ -140,8 +142,10 @@ def offering_process(cdi: Path, run: Path) -> Iterator[tuple[subprocess.Popen, i
     command = [sys.executable, "-c", OFFER, str(SIM_LIB_DIR), str(cdi), str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process, int(process.stdout.readline())
-        process.kill()
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 def test_nothing_stays_when_the_client_relay_is_killed(tmp_path, short_path):
