@@ -72,11 +72,13 @@ def round_trip_us() -> float:
     """Of 64 bytes on loopback, between two processes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if (child := os.fork()) == 0:
-            with listener.accept()[0] as line:
-                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while data := line.recv(64):
-                    line.sendall(data)
-            os._exit(0)
+            try:
+                with listener.accept()[0] as line:
+                    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    while data := line.recv(64):
+                        line.sendall(data)
+            finally:
+                os._exit(0)
         found = []
         with socket.create_connection(listener.getsockname()) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
