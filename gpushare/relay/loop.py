@@ -104,7 +104,10 @@ class Loop:
     def _rung(self, _: int) -> None:
         os.eventfd_read(self._bell)
         for _ in range(len(self._asked)):
-            self._asked.popleft()()
+            try:
+                self._asked.popleft()()
+            except Exception:  # or nothing that others ask for would be done any more
+                sys.excepthook(*sys.exc_info())
 
     # Turns.
 
