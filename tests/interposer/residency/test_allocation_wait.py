@@ -151,6 +151,34 @@ def test_a_full_device_is_waited_for(lender: Lender, worker: Interposed, interpo
     worker.do(f"made = results[0][1] if len(results[0]) == 2 else results[0][1:]; ok({FREE[what]})")
 
 
+def test_room_that_comes_and_goes_is_waited_for(lender: Lender, worker: Interposed, interpose: Interpose) -> None:
+    """As where others' memory leaves and comes: the device has refused, and has room again when it is looked at."""
+    stranger = full(interpose)
+    stranger.do("""
+        import threading, time
+        over = threading.Event()
+        block = next(each for each in rest if ok(d.cuMemGetAddressRange(each))[1] == 2 << 20)
+        rest.remove(block)
+        ok(d.cuMemFree(rest.pop()))  # what goes with the memory, whose room does not come and go
+        def come_and_go():
+            ok(d.cuCtxSetCurrent(ctx))
+            block = globals()["block"]
+            while not over.is_set():
+                ok(d.cuMemFree(block))
+                time.sleep(0.0003)
+                while (answer := d.cuMemAlloc(2 << 20))[0]:
+                    pass
+                block = answer[1]
+                time.sleep(0.0003)
+        goes = threading.Thread(target=come_and_go); goes.start()
+    """)
+    worker.do("""
+        for _ in range(200):
+            ok(d.cuMemFree(ok(d.cuMemAlloc(2 << 20))))
+    """)
+    stranger.do("over.set(); goes.join()")
+
+
 @pytest.mark.parametrize("what", FREE)
 def test_a_full_device_is_waited_for_only_for_a_time(
     lender: Lender, worker: Interposed, interpose: Interpose, what: str

@@ -13,7 +13,11 @@
 #include "interposer/time/streams/capture.h"
 #include "page/page.h"
 
-enum { AGAIN_NS = 20000000 };
+enum {
+  AGAIN_NS = 20000000, /* while the device is full */
+  UNLIKE_NS = 5000000, /* while it refuses, and then has room */
+  UNLIKE_MOST = 20     /* after which its reason is another */
+};
 
 static void trace_no_room(int ordinal, uint64_t bytes) {
   if (ordinal < 0 || (uint32_t)ordinal >= gs_process->ndevices)
@@ -135,14 +139,14 @@ bool gs_driver_again(CUresult result, int ordinal, uint64_t bytes, struct gs_pat
     gs_refusal_is(GS_REFUSED_DEVICE, ordinal, bytes);
   if (!gs_passage())
     return false;
-  if (bytes && !full) { /* room may have come free in between */
-    bool again = !patience->tried;
-    patience->tried = true;
-    return again;
-  }
-  uint64_t left = gs_patience_left(patience);
+  /* room may have come free in between, and where memory moves somebody else may have taken it again */
+  bool unlike = bytes && !full;
+  patience->unlike = unlike ? patience->unlike + 1 : 0;
+  if (unlike && (patience->unlike == 1 || patience->unlike > UNLIKE_MOST))
+    return patience->unlike == 1;
+  uint64_t left = gs_patience_left(patience), nap = unlike ? UNLIKE_NS : AGAIN_NS;
   if (left)
-    gs_nap(left < AGAIN_NS ? left : AGAIN_NS);
+    gs_nap(left < nap ? left : nap);
   return left > 0;
 }
 
