@@ -110,11 +110,13 @@ class Arrivals:
             self._loop.watch(self._listener.fileno(), IN, self._accept)
 
     def _take(self, stranger: _Stranger) -> None:
-        neighbours = self._sources.setdefault(stranger.source, {})
+        neighbours = self._sources.get(stranger.source, {})
         if len(neighbours) >= limits.STRANGERS_OF_ONE_MAX:
             self._close(next(iter(neighbours)))
         elif len(self._strangers) >= limits.STRANGERS_MAX:
-            self._close(next(iter(self._strangers)))
+            # A crowd comes from few addresses, who has a ticket from one of his own: he may be slower than they come.
+            largest = max(self._sources.values(), key=len)
+            self._close(next(iter(largest)))
         stranger.socket.setblocking(False)
         self._strangers[stranger] = self._sources.setdefault(stranger.source, {})[stranger] = None
         self._by_descriptor[stranger.socket.fileno()] = stranger

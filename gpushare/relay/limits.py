@@ -14,7 +14,7 @@ CHECKS_MAX = 4
 """Connections of one attachment for link checks."""
 
 STRANGERS_MAX = 384
-"""Connections that have not shown a ticket yet. Of more the oldest goes."""
+"""Connections that have not shown a ticket yet. Of more the oldest goes of those from the address with the most."""
 STRANGERS_OF_ONE_MAX = 128
 """Those from one address (IPv6: from one /64)."""
 STRANGER_BYTES_MAX = 16 << 10

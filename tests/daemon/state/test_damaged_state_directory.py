@@ -208,14 +208,20 @@ def test_a_full_disk_from_start_to_end(on_small_disk):
 
 
 def without_room(directory, what):
-    """Takes the room that is left on a tmpfs; returns what gives it back."""
-    now = os.statvfs(directory)
-    used, before = {
-        "bytes": (f"size={(now.f_blocks - now.f_bfree) * now.f_frsize}", f"size={now.f_blocks * now.f_frsize}"),
-        "inodes": (f"nr_inodes={now.f_files - now.f_ffree}", f"nr_inodes={now.f_files}"),
-    }[what]
-    subprocess.run(["mount", "-o", f"remount,{used}", directory], check=True)
-    return lambda: subprocess.run(["mount", "-o", f"remount,{before}", directory], check=True)
+    """Takes the room that is left on a tmpfs; returns what gives it back. Its users go on meanwhile: the kernel refuses
+    less than they have by then."""
+
+    def sized(size, inodes):
+        option = f"size={size}" if what == "bytes" else f"nr_inodes={inodes}"
+        return subprocess.run(["mount", "-o", f"remount,{option}", directory]).returncode == 0
+
+    def taken():
+        now = os.statvfs(directory)
+        return sized((now.f_blocks - now.f_bfree) * now.f_frsize, now.f_files - now.f_ffree)
+
+    before = os.statvfs(directory)
+    until(taken, "no room is left")
+    return lambda: sized(before.f_blocks * before.f_frsize, before.f_files)
 
 
 @pytest.mark.parametrize("what", ["bytes", "inodes"])

@@ -216,30 +216,64 @@ def test_ten_thousand_half_open_connections(relay: RelayProcess, echo: Echo, kin
     one = Attached(relay, echo).use()
     inside = relay.use(one.ticket, Purpose.DATA)
     hello = client_hello() if kind == "hello" else b"gpushare" if kind == "plain" else b""
-    crowd: list[socket.socket] = []
-    for number in range(10_000):
-        sock = socket.socket()
-        sock.bind((f"127.0.{number % 50}.2", 0))  # as from many hosts
-        sock.setblocking(False)
-        sock.connect_ex(relay.address)
-        crowd.append(sock)
-        if len(crowd) > 500:
-            first = crowd.pop(0)
-            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            first.close()
-        if hello and number >= 50:
-            with contextlib.suppress(OSError):  # it was closed for newer ones
-                crowd[-20].send(hello)
-        if number % 1000 == 0:  # who is inside does not notice
-            inside.sendall(b"x" * 64)
-            assert inside.recv(64) == b"x" * 64
-            assert relay.descriptors() < limits.STRANGERS_MAX + 50
-    assert relay.memory_bytes() <= 64 << 20
-    assert threads(relay) == 1
-    relay.use(one.ticket, Purpose.DATA).close()  # who has a ticket comes in
-    for sock in crowd:
-        sock.close()
+    with Crowd(relay) as crowd:
+        for number in range(10_000):
+            crowd.one_more(number)
+            if len(crowd.sockets) > 500:
+                crowd.reset_oldest()
+            if hello and number >= 50:
+                with contextlib.suppress(OSError):  # it was closed for newer ones
+                    crowd.sockets[-20].send(hello)
+            if number % 1000 == 0:  # who is inside does not notice
+                inside.sendall(b"x" * 64)
+                assert inside.recv(64) == b"x" * 64
+                assert relay.descriptors() < limits.STRANGERS_MAX + 50
+        assert relay.memory_bytes() <= 64 << 20
+        assert threads(relay) == 1
+        relay.use(one.ticket, Purpose.DATA).close()  # who has a ticket comes in
     inside.close()
+    one.end()
+
+
+class Crowd:
+    """Connections as from fifty hosts, which need not be through yet."""
+
+    def __init__(self, relay: RelayProcess) -> None:
+        self.relay = relay
+        self.sockets: list[socket.socket] = []
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sock in self.sockets:
+            sock.close()
+
+    def one_more(self, number: int) -> None:
+        sock = socket.socket()
+        self.sockets.append(sock)
+        sock.bind((f"127.0.{number % 50}.2", 0))
+        sock.setblocking(False)
+        sock.connect_ex(self.relay.address)
+
+    def reset_oldest(self) -> None:
+        first = self.sockets.pop(0)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        first.close()
+
+
+@pytest.mark.promise("ticket-first")
+@pytest.mark.parametrize("link", LINKS)
+def test_no_crowd_pushes_out_who_is_slow_to_show_his_ticket(relay: RelayProcess, echo: Echo, link: str) -> None:
+    one = Attached(relay, echo, link).use()
+    with socket.create_connection(relay.address, timeout=30) as slow, Crowd(relay) as crowd:
+        for number in range(2 * limits.STRANGERS_MAX):
+            crowd.one_more(number)
+        assert relay.show(b"the last one", "plain") is None  # all before it have been taken
+        assert until(lambda: sum(ended(sock) for sock in crowd.sockets) >= limits.STRANGERS_MAX)
+        with client_context().wrap_socket(slow) if link == "tls" else slow as sock:
+            sock.sendall(one.ticket.preamble(Purpose.DATA).pack())
+            assert sock.recv(1) == b"\0"
     one.end()
 
 
