@@ -262,7 +262,7 @@ class Crowd:
         first.close()
 
 
-@pytest.mark.promise("ticket-first")
+@pytest.mark.promise("relay-stays-small")
 @pytest.mark.parametrize("link", LINKS)
 def test_no_crowd_pushes_out_who_is_slow_to_show_his_ticket(relay: RelayProcess, echo: Echo, link: str) -> None:
     one = Attached(relay, echo, link).use()
