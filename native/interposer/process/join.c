@@ -88,25 +88,24 @@ static int keep_high(int fd) {
   return high;
 }
 
-/* How long to retry: a refusal is final, an absent or ending daemon may come back, and one that did not answer in time
- * is busy with other processes. */
+/* How long to retry: a refusal is final, an absent or ending daemon may come back. */
 static uint64_t patience_ns(int rc) {
-  if (rc == -EPERM || rc == -EPROTO || rc == -EACCES)
-    return 0;
-  return (rc == -EAGAIN ? CROWD_MS : PATIENCE_MS) * UINT64_C(1000000);
+  bool is_final = rc == -EPERM || rc == -EPROTO || rc == -EACCES;
+  return is_final ? 0 : PATIENCE_MS * UINT64_C(1000000);
 }
 
 static int no_slot(struct gs_err *err) {
   return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or descriptor");
 }
 
-/* Repeats an attempt while that may help. */
+/* Repeats an attempt while that may help. One attempt outlasts a crowd: a process that asked anew would take another
+ * place at the end of the queue, and its first one, for a moment, a slot that others are refused. */
 static int insist(const char *dir, uint32_t magic, struct gs_join_reply *reply, int *fd, int *given,
                   struct gs_err *err) {
   struct gs_join_request request = {magic, GS_WIRE_VERSION, GS_NO_SLOT, 0};
   uint64_t began = gs_now();
   int rc;
-  while ((rc = gs_daemon_ask(dir, &request, sizeof request, GS_ANSWER_MS, reply, fd, given, err)) < 0 &&
+  while ((rc = gs_daemon_ask(dir, &request, sizeof request, CROWD_MS, reply, fd, given, err)) < 0 &&
          gs_now() - began < patience_ns(rc)) {
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,8 +18,11 @@ Start = Callable[..., Client]
 
 
 @contextmanager
-def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int) -> Iterator[list[int]]:
-    """Answers every join with `message` (None: closes the connection) and this many descriptors; counts the joins."""
+def in_place_of_the_daemon(
+    grant: Grant, message: bytes | None, descriptors: int, seconds: float = 0
+) -> Iterator[list[int]]:
+    """Answers every join after a time with `message` (None: closes the connection) and this many descriptors; counts
+    the joins."""
     grant.daemon_dies()
     server, joins = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), []
     server.bind(str(grant.directory / "grant.sock"))
@@ -32,6 +36,7 @@ def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int
                 return
             with connection:
                 joins.append(len(connection.recv(64)))
+                time.sleep(seconds)
                 if message is not None:
                     socket.send_fds(connection, [message], [grant.bell] * descriptors)
 
@@ -72,6 +77,16 @@ def test_odd_answers(
     assert reason in line
     assert set(joins) == {16}
     assert len(joins) == 1 if tries == 1 else len(joins) >= tries
+
+
+@pytest.mark.slow
+def test_a_busy_daemon_is_asked_once(grant: Grant, start: Start) -> None:
+    """Whoever asks again takes a second place in the queue, and for a moment a slot that others are refused."""
+    with in_place_of_the_daemon(grant, reply(slot=1024), 1, seconds=4) as joins:
+        client = start(grant)
+        assert client("init").result == NOT_READY
+    assert "no usable slot or descriptor" in client.end()
+    assert len(joins) == 1
 
 
 def descriptors_of(client: Client) -> list[str]:
