@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from remote import carrier, sshd
 from run.running import Daemon, daemon_apart
+from run.waiting import until
 
 
 @dataclasses.dataclass
@@ -24,6 +25,11 @@ class Elsewhere:
     def ssh(self) -> str:
         """The node, as it is named to ssh."""
         return f"ssh:far:{self.node.layout.socket}"
+
+    @property
+    def relay(self) -> tuple[str, int]:
+        """Where the node's relay listens: it is started after the daemon."""
+        return "127.0.0.1", until(lambda: self.node.client.remote()["relay"], "the relay serves")["port"]
 
     def write(self, text: str) -> None:
         """nodes.toml."""
@@ -43,5 +49,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     config = f'[remote]\nlisten = "127.0.0.1:0"\ncarriers = "{contract.parent}"\n'
     with daemon_apart(simulate="2x16GiB", config=config) as node:
         env = {**os.environ, "HOME": str(home), "PATH": path}
-        yield Elsewhere(node, home, env)
+        made = Elsewhere(node, home, env)
+        assert made.relay
+        yield made
         node.nothing_left()

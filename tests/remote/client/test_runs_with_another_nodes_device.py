@@ -81,8 +81,7 @@ def test_why_it_does_not_start(elsewhere, node, target, options, share, status, 
 
 
 def test_a_slow_link_is_refused_with_its_numbers_unless_it_is_wanted(elsewhere, node):
-    relay = node.client.remote()["relay"]
-    with SlowLink(("127.0.0.1", relay["port"]), delay=0.005) as link:
+    with SlowLink(elsewhere.relay, delay=0.005) as link:
         host, port = link.address
         elsewhere.write(f'[nodes.slow]\ntarget = "unix:{node.layout.socket}"\nrelay = "{host}:{port}"\n')
         done = remote(elsewhere, "slow", "true", options=())
@@ -184,8 +183,7 @@ def test_the_check_alone_needs_no_carrier_here(elsewhere, node, tmp_path):
 @pytest.mark.slow
 def test_a_link_that_is_lost_while_the_program_runs(elsewhere, node):
     """The command goes on, with the error that its calls return, and ends as it wants."""
-    relay = node.client.remote()["relay"]
-    with SlowLink(("127.0.0.1", relay["port"])) as link:
+    with SlowLink(elsewhere.relay) as link:
         host, port = link.address
         elsewhere.write(f'[nodes.far]\ntarget = "unix:{node.layout.socket}"\nrelay = "{host}:{port}"\n')
         words = ("run", "--remote", "far", *SHARE, *ANY_LINK, "--", "sh", "-c", f"{running.SPIN} --seconds 60; exit 6")

@@ -120,8 +120,7 @@ def test_time_is_shared_as_asked_wherever_programs_run(elsewhere, node):
 
 @pytest.mark.slow
 def test_a_program_whose_link_is_cut_sees_what_the_contract_says(elsewhere, node):
-    relay = node.client.remote()["relay"]
-    with SlowLink(("127.0.0.1", relay["port"])) as link:
+    with SlowLink(elsewhere.relay) as link:
         host, port = link.address
         elsewhere.write(f'[nodes.cut]\ntarget = "unix:{node.layout.socket}"\nrelay = "{host}:{port}"\n')
         tenant = Remote(elsewhere, "1GiB", "10%", name="cut")

@@ -69,18 +69,21 @@ class Elsewhere:
         """A connection that the relay has taken. Raises ConnectionError."""
         relay = self._attached["relay"]
         made = socket.create_connection((self._host, relay["port"]), timeout=_SECONDS)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._attached["link"] == "tls":
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            made = context.wrap_socket(made)
-            found = hashlib.sha256(made.getpeercert(binary_form=True)).hexdigest()
-            assert found == relay["cert_sha256"]
-        ticket = bytes.fromhex(self._attached["ticket"])
-        made.sendall(Preamble(purpose, bytes.fromhex(self._attached["id"]), ticket).pack())
-        if made.recv(1) != TAKEN:
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._attached["link"] == "tls":
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                made = context.wrap_socket(made)
+                found = hashlib.sha256(made.getpeercert(binary_form=True)).hexdigest()
+                assert found == relay["cert_sha256"]
+            ticket = bytes.fromhex(self._attached["ticket"])
+            made.sendall(Preamble(purpose, bytes.fromhex(self._attached["id"]), ticket).pack())
+            if made.recv(1) != TAKEN:
+                raise ConnectionError("refused")
+        except BaseException:
             made.close()
-            raise ConnectionError("refused")
+            raise
         self._open.append(made)
         return made
 
