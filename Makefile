@@ -10,11 +10,11 @@ BIN := $(VENV)/bin
 TEST_LIMIT ?= 900
 # Tests that run at once: half of them wait for something at any moment.
 WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
-PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
+PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --drawn --durations=15
 
 # What measures time, most of which it waits: a few at once, then those alone that the others, or other programs, kept from
 # measuring anything. A failure is final (tests/support/timing/timed.py).
-measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --no-loadscope-reorder --durations=10 $(1) && \
+measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --no-loadscope-reorder --drawn --durations=10 $(1) && \
   timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --not-run --durations=10 $(1)
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again. What has gone is missing in the
@@ -50,7 +50,7 @@ test: $(VENV)/.ready-test check test-build ## static checks, then every test but
 	@echo "test: phase 3 of 3: what measures time"
 	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu",2)
 
-test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
+test-slow: $(VENV)/.ready-test build test-build ## soaks, rows of large products, every property with more examples
 	@echo "test-slow: phase 1 of 2: all that does not measure time"
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	@echo "test-slow: phase 2 of 2: what measures time"

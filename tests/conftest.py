@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from run import drawn
 from run.running import Daemon
 from timing import quiet, timed
 
@@ -39,7 +40,10 @@ MACHINE_WIDE = ("containers", "unit/enforce")
 TOGETHER = ("dra",)
 TIMING = Path(__file__).parent / "interposer/timing"
 
-pytest_addoption = timed.pytest_addoption
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    timed.pytest_addoption(parser)
+    pluginmanager.register(drawn)
 
 
 def pytest_configure(config: pytest.Config) -> None:

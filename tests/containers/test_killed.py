@@ -143,6 +143,7 @@ FEW = [1, pytest.param(int(os.environ.get("GST_KILLS", "8")), marks=pytest.mark.
 AMOUNTS = [pytest.param(True, id="some"), pytest.param(False, id="all", marks=pytest.mark.slow)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.promise("killed-start-leaves-nothing")
 @pytest.mark.parametrize("few", AMOUNTS)
 @pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
@@ -156,6 +157,7 @@ def test_killed_at_every_call(runc, node, part, few):
         life.check(result, f"{part} killed at {name} {count}")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.promise("killed-start-leaves-nothing")
 @pytest.mark.parametrize("few", AMOUNTS)
 @pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])

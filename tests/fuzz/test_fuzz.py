@@ -36,6 +36,7 @@ def test_hostile_bytes(name: str, tmp_path: Path) -> None:
     assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, FEW, tmp_path) > 10
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", TARGETS)

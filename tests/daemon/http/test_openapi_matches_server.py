@@ -96,6 +96,7 @@ def slow(request):
     return request.param
 
 
+@pytest.mark.drawn(16)
 @pytest.mark.promise("document-is-true")
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_what_the_document_allows_is_served_or_refused_by_its_values(daemon, label, slow):
@@ -113,6 +114,7 @@ def asks(label):
     return operation.get("requestBody") or operation.get("parameters")
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.promise("document-is-true")
 @pytest.mark.parametrize("label", [label for label in OPERATIONS if asks(label)])
 def test_what_the_document_forbids_is_refused(daemon, label, slow):

@@ -267,6 +267,7 @@ def killed(tmp_path_factory):
     return files
 
 
+@pytest.mark.drawn(150)
 @pytest.mark.promise("ledger-survives")
 @pytest.mark.parametrize("name", ["ledger.db", "ledger.db-wal", "ledger.db-shm"])
 @pytest.mark.parametrize("kind", ["cut", "flip", "page", "grow", "missing"])

@@ -15,6 +15,8 @@ from run.waiting import until
 
 from gpushare.enforce import cgroup
 
+pytestmark = pytest.mark.drawn(6)
+
 ASKING, WAITING, COPIED, UNMAPPED = OUT[0], OUT[2], OUT[4], OUT[6]
 MAPPED, FILLED = IN[2], IN[4]
 

@@ -45,6 +45,7 @@ def answering(daemon):
     assert answers["most"] < 5
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_a_liar_loses_only_its_own(daemon, client, kind):
     program, liar = MovedProgram(daemon), Liar(daemon, kind)
@@ -69,6 +70,7 @@ def test_a_liar_loses_only_its_own(daemon, client, kind):
         pool_is_empty(daemon)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_liar_gets_no_room_of_others(daemon, client, kind):

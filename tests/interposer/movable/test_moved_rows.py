@@ -234,6 +234,7 @@ def run_rows(
     return how
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.promise("away-takes-no-more")
 @pytest.mark.parametrize("kind", [Moved, Bare])
 @pytest.mark.parametrize(
@@ -251,6 +252,7 @@ def test_rows(
     assert {name: calls for name, calls in how.items() if calls != waits(name, len(calls))} == {}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "waits_for_the_move"), [(Moving, waits_on_the_way_out), (Returning, waits_on_the_way_in)]

@@ -10,6 +10,7 @@ POOLS = ["two pools", "queued frees", "ended pools", "current pool", "graph memo
 LARGE = [pytest.param(scene, marks=pytest.mark.slow) for scene in ("pools", "small pools", "settings")]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("scene", [*MEMORY, *POOLS, "contexts", "green contexts", "primary", "programs", *LARGE])
 def test_pairs(sim: Simulator, grant: Grant, scene: str, interpose: Interpose) -> None:
     worker = interpose(grant)

@@ -183,6 +183,7 @@ def pairwise(*values: tuple[str, ...]) -> list[Any]:
     ]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("place", "entry", "origin"), pairwise(PLACES, ENTRIES, ORIGINS))
 def test_under_the_interposer(
     sim: Simulator,

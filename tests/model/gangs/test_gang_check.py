@@ -23,6 +23,7 @@ def check(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, program=
     return result, done.stderr.splitlines()
 
 
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize(
     ("depth", "lease", "late"),
     [
@@ -65,6 +66,7 @@ def test_the_check_finds_what_neither_a_cut_nor_a_lease_beside_others_ends():
     assert result["broken"] == "a collective waits for ever"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize(("end", "wait", "launches"), CASES)
 def test_what_is_in_flight_is_charged(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], end: str, wait: str, launches: tuple[int, int]

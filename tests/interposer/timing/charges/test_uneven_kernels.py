@@ -41,6 +41,7 @@ def measured(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str,
     return metered / truth - 1
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "short", "count", "long"), met(KNOWN))
@@ -53,6 +54,7 @@ def test_rare_long_kernels(
     assert -0.05 <= error <= (0.12 if long < 1000 else 0.05)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "short", "count", "long"), met(["free", "flag", "host"]))

@@ -54,6 +54,7 @@ def test_launches_during_waits(
     race(grant, sim, run, way, kernels, 2)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "kernels"), list(zip(WAYS, cycle(["even", "gaps"]), strict=False)))
 def test_launches_during_waits_of_every_kind(

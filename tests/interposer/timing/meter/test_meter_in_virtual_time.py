@@ -165,6 +165,7 @@ def percentile(values: list[float], part: float) -> float:
     return sorted(values)[math.ceil(part * len(values)) - 1]
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_of_programs(name: str) -> None:
     family = FAMILIES[name]

@@ -24,11 +24,13 @@ def play(count: int, directory: Path) -> None:
         Day(seed, directory).play()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", range(4))
 def test_random_days(part, tmp_path):
     play(20, tmp_path)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))
