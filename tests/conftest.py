@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from run import drawn
 from run.running import Daemon
 from timing import quiet, timed
+from values import drawn
 
 # The installed package is tested: programs started here must not import from their working directory.
 os.environ["PYTHONSAFEPATH"] = "1"

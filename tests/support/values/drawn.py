@@ -2,6 +2,7 @@
 as make starts pytest; any other run plays all."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """pytest-xdist passes the options on, with this seed."""
     if config.option.drawn and config.option.draw is None:
-        config.option.draw = random.SystemRandom().getrandbits(32)
+        sent = getattr(config, "workerinput", {})
+        config.option.draw = sent["draw"] if "draw" in sent else random.SystemRandom().getrandbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes of pytest-xdist draw the same."""
+    node.workerinput["draw"] = node.config.option.draw
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
