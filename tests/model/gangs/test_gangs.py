@@ -364,7 +364,10 @@ class Histories(RuleBasedStateMachine):
         for device in self.n.devices:
             if any(t.held for t in device.tenants.values()):
                 continue
-            if self.n.now - device.revoked < 2 * OVERLAP_NS:
+            # It is kept for a gang that waits for what is still at work on another of its devices.
+            coming = [number for number, t in device.tenants.items() if t.waiting and number in self.n.gangs]
+            places = {device.place, *(place for number in coming for place in self.n.gangs[number])}
+            if any(self.n.now - self.n.devices[place].revoked < 2 * OVERLAP_NS for place in places):
                 continue
             for number, t in device.tenants.items():
                 fit = t.waiting and t.live and t.limit == 1000 and not t.stopped and t.queued == 0
