@@ -192,12 +192,20 @@ class Absence:
         if cause is not None:
             away = isinstance(cause, ConnectionRefusedError | FileNotFoundError)
         else:
-            away = (waited < _RESTART_SECONDS and self._was_here()) or self._comes()
+            away = (waited < _RESTART_SECONDS and self._was_here()) or self._comes() or self._is_back()
         if away and waited < self._seconds:
             return
         if waited < AWAY_AGAIN_SECONDS:
             raise error from None
         raise UnreachableError(f"{error} (waited {waited:.1f} s for it to be back)") from None
+
+    def _is_back(self) -> bool:
+        """Whether there is a socket by now. To be asked last: it may come while the others are asked."""
+        try:
+            check_socket(self._path)
+        except UnreachableError:
+            return False
+        return True
 
     def _was_here(self) -> bool:
         """Whether there is no socket, and a daemon has run here since the machine was started: each leaves its lock
