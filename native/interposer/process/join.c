@@ -18,11 +18,14 @@
 #include "interposer/process/trace.h"
 
 enum {
-  PATIENCE_MS = 5000, /* a daemon that restarts is back within this time */
-  CROWD_MS = 60000,   /* a busy daemon answers within this time */
+  CROWD_MS = 60000, /* a busy daemon answers within this time */
   RETRY_MS = 50,
-  FD_FLOOR = 960 /* keeps the descriptors above the numbers that programs expect to get */
+  THERE_NS = 1000000000, /* an attempt that took this long had a daemon until it failed */
+  FD_FLOOR = 960         /* keeps the descriptors above the numbers that programs expect to get */
 };
+
+static const uint64_t PATIENCE_NS = 5000000000; /* a daemon that restarts is back within this time */
+static const uint64_t CROWD_NS = UINT64_C(1000000) * CROWD_MS;
 
 /* Identity of the descriptors: a program may close every descriptor it finds and open others with the same numbers. */
 struct identity {
@@ -88,11 +91,9 @@ static int keep_high(int fd) {
   return high;
 }
 
-/* How long to retry: a refusal is final, an absent or ending daemon may come back. */
-static uint64_t patience_ns(int rc) {
-  bool is_final = rc == -EPERM || rc == -EPROTO || rc == -EACCES;
-  return is_final ? 0 : PATIENCE_MS * UINT64_C(1000000);
-}
+/* Whether another attempt may help. A refusal is final, and who did not answer for so long will not; an absent or ending
+ * daemon may come back. */
+static bool may_help(int rc) { return rc != -EPERM && rc != -EPROTO && rc != -EACCES && rc != -EAGAIN; }
 
 static int no_slot(struct gs_err *err) {
   return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or descriptor");
@@ -103,10 +104,16 @@ static int no_slot(struct gs_err *err) {
 static int insist(const char *dir, uint32_t magic, struct gs_join_reply *reply, int *fd, int *given,
                   struct gs_err *err) {
   struct gs_join_request request = {magic, GS_WIRE_VERSION, GS_NO_SLOT, 0};
-  uint64_t began = gs_now();
+  uint64_t began = gs_now(), gone = began; /* since when the daemon is absent */
   int rc;
-  while ((rc = gs_daemon_ask(dir, &request, sizeof request, CROWD_MS, reply, fd, given, err)) < 0 &&
-         gs_now() - began < patience_ns(rc)) {
+  for (;;) {
+    uint64_t asked = gs_now();
+    rc = gs_daemon_ask(dir, &request, sizeof request, CROWD_MS, reply, fd, given, err);
+    uint64_t now = gs_now();
+    if (now - asked >= THERE_NS)
+      gone = now;
+    if (rc == 0 || !may_help(rc) || now - gone >= PATIENCE_NS || now - began >= CROWD_NS)
+      break;
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);
   }

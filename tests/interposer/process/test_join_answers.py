@@ -89,6 +89,18 @@ def test_a_busy_daemon_is_asked_once(grant: Grant, start: Start) -> None:
     assert len(joins) == 1
 
 
+@pytest.mark.slow
+def test_a_daemon_that_goes_after_a_long_wait_may_come_back(grant: Grant, start: Start) -> None:
+    with in_place_of_the_daemon(grant, None, 0, seconds=6) as joins:
+        client = start(grant)
+        client.say("init")
+        until(lambda: joins, "it has asked")
+    (grant.directory / "grant.sock").unlink()
+    grant.daemon_returns()
+    assert client.hear().result == 0
+    assert client.end() == ""
+
+
 def descriptors_of(client: Client) -> list[str]:
     return sorted(os.listdir(f"/proc/{client.pid}/fd"))
 
