@@ -88,6 +88,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and TIMING not in item.path.parents
         ):
             raise pytest.UsageError(f"{item.nodeid} measures time and is not slow: it belongs to {TIMING}")
+    items.sort(key=may_take_s, reverse=True)
+
+
+def may_take_s(item: pytest.Item) -> float:
+    """What takes minutes begins first, so that nothing waits for it alone at the end."""
+    limit = item.get_closest_marker("timeout")
+    return 0.0 if limit is None or item.get_closest_marker("timing") else max(float(limit.args[0]), 120.0)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -399,5 +399,6 @@ def count(examples):
     )
 
 
-TestHistories, TestManyHistories = Histories.TestCase, pytest.mark.slow(ManyHistories.TestCase)
+TestHistories = Histories.TestCase
+TestManyHistories = pytest.mark.timeout(300)(pytest.mark.slow(ManyHistories.TestCase))
 TestHistories.settings, TestManyHistories.settings = count(15), count(40)
