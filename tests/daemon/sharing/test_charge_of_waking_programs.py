@@ -107,7 +107,7 @@ def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
 def test_random_ones_are_charged_what_they_used(daemon: Daemon) -> None:
     """All launches of each are of one function, whatever they take, so that the mean says little; others' kernels of up
     to 20 ms end in the midst of its own. Of 40 such programs 36 were within a tenth, the worst a third off; what the
-    meter misses is one that wakes for a few us each ms beside kernels of 1 to 20 ms, which was charged 1.5 to 3 times
+    meter misses is one that wakes for a few us each ms beside kernels of 1 to 20 ms, which was charged 1.5 to 3.4 times
     its time: one of four may be so."""
     off = []
     for seed in range(SEED, SEED + RANDOM):
