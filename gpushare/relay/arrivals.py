@@ -114,7 +114,7 @@ class Arrivals:
         if len(neighbours) >= limits.STRANGERS_OF_ONE_MAX:
             self._close(next(iter(neighbours)))
         elif len(self._strangers) >= limits.STRANGERS_MAX:
-            # A crowd comes from few addresses, who has a ticket from one of his own: he may be slower than they come.
+            # A crowd has few addresses. A client with a ticket has one of its own, and may be slower than the crowd.
             largest = max(self._sources.values(), key=len)
             self._close(next(iter(largest)))
         stranger.socket.setblocking(False)

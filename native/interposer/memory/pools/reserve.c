@@ -15,8 +15,8 @@
 
 enum {
   AGAIN_NS = 20000000, /* while the device is full */
-  UNLIKE_NS = 5000000, /* while it refuses, and then has room */
-  UNLIKE_MOST = 20     /* after which its reason is another */
+  SEEN_NS = 5000000,   /* while it refuses, and has room when it is looked at */
+  SEEN_MOST = 20       /* so often in a row: then it refuses for another reason than room */
 };
 
 static void trace_no_room(int ordinal, uint64_t bytes) {
@@ -140,11 +140,11 @@ bool gs_driver_again(CUresult result, int ordinal, uint64_t bytes, struct gs_pat
   if (!gs_passage())
     return false;
   /* room may have come free in between, and where memory moves somebody else may have taken it again */
-  bool unlike = bytes && !full;
-  patience->unlike = unlike ? patience->unlike + 1 : 0;
-  if (unlike && (patience->unlike == 1 || patience->unlike > UNLIKE_MOST))
-    return patience->unlike == 1;
-  uint64_t left = gs_patience_left(patience), nap = unlike ? UNLIKE_NS : AGAIN_NS;
+  bool has_room = bytes && !full;
+  patience->room_seen = has_room ? patience->room_seen + 1 : 0;
+  if (has_room && (patience->room_seen == 1 || patience->room_seen > SEEN_MOST))
+    return patience->room_seen == 1;
+  uint64_t left = gs_patience_left(patience), nap = has_room ? SEEN_NS : AGAIN_NS;
   if (left)
     gs_nap(left < nap ? left : nap);
   return left > 0;

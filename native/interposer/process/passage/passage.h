@@ -62,8 +62,8 @@ static inline void gs_touch_end(void) {
 
 /* For how long a call waits that the program may be refused: {0} as it begins. */
 struct gs_patience {
-  uint64_t until;  /* gs_now; 0: it has not waited yet */
-  uint32_t unlike; /* how often in a row the device was not full when it was looked at, after it had refused */
+  uint64_t until;     /* gs_now; 0: it has not waited yet */
+  uint32_t room_seen; /* how often in a row the driver refused, and the device then had room */
 };
 /* The ns that are left of `allocation_wait_ms`, of which the first such question is the beginning. 0: none. */
 uint64_t gs_patience_left(struct gs_patience *patience);
