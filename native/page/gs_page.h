@@ -84,7 +84,10 @@ struct gs_device_limits {
   uint32_t residency; /* futex; see enum gs_residency */
   /* 1: the room that hosted memory left is still free for it: without a daemon it may come back */
   uint32_t room;
-  uint8_t reserved[36];
+  /* at most so many of the other grants have work at a time, as far as known; 0: not known. Kept up to date with
+   * foreign_work, which changes with it; arbiter */
+  uint32_t foreign_count;
+  uint8_t reserved[32];
 };
 
 struct gs_limits {

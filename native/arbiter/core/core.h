@@ -142,8 +142,9 @@ int gs_core_watched(const gs_core *core, int32_t *out);
 int32_t gs_core_holder(const gs_core *core);
 /* 1: the grant has a lease. */
 int gs_core_holds(const gs_core *core, int32_t grant);
-/* 1: other grants may have work on the device, from leases that they hold or from revoked ones. */
-int gs_core_foreign_work(const gs_core *core, int32_t grant);
+/* At most so many other grants have work on the device at a time, from leases that they hold, by what they fill of it, or
+ * from revoked ones. */
+uint32_t gs_core_foreign_work(const gs_core *core, int32_t grant);
 /* What other grants with leases leave of the device, by what they fill; 0 while work outlives the lease of one. */
 uint32_t gs_core_spare_milli(const gs_core *core, int32_t grant);
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);

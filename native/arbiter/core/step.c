@@ -287,22 +287,29 @@ int32_t gs_core_holder(const gs_core *core) { return core->phase == CORE_HELD ? 
 
 int gs_core_holds(const gs_core *core, int32_t grant) { return core->grant[grant].held; }
 
-int gs_core_foreign_work(const gs_core *core, int32_t grant) {
+/* What other grants use of the device, each up to all of it. *others: how many they are. */
+static uint32_t used_milli(const gs_core *core, int32_t grant, int *others) {
+  uint32_t used = 0;
+  *others = 0;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    if (core->members[i] != grant && (g->held || core_overruns(g)))
-      return 1;
+    if (core->members[i] == grant || !(g->held || core_overruns(g)))
+      continue;
+    used += g->held ? g->fill_milli : 1000;
+    ++*others;
   }
-  return 0;
+  return used;
+}
+
+uint32_t gs_core_foreign_work(const gs_core *core, int32_t grant) {
+  int others;
+  uint32_t used = used_milli(core, grant, &others);
+  return others == 0 ? 0 : used > 1000 ? (used + 999) / 1000 : 1;
 }
 
 uint32_t gs_core_spare_milli(const gs_core *core, int32_t grant) {
-  uint32_t used = 0;
-  for (int i = 0; i < core->nmembers; i++) {
-    const struct core_grant *g = &core->grant[core->members[i]];
-    if (core->members[i] != grant && (g->held || core_overruns(g)))
-      used += g->held ? g->fill_milli : 1000;
-  }
+  int others;
+  uint32_t used = used_milli(core, grant, &others);
   return used < 1000 ? 1000 - used : 0;
 }
 

@@ -237,11 +237,12 @@ void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, e
   __atomic_store_n(&d->contended, company != GS_CORE_ALONE, __ATOMIC_RELEASE);
 }
 
-void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, bool foreign, uint64_t now) {
+void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, uint32_t others, uint64_t now) {
   struct gs_device_limits *limits = &e->limits->device[ordinal];
   uint32_t before = load32(&limits->foreign_work);
-  if ((before & 1) == foreign)
+  if ((before & 1) == (others > 0) && load32(&limits->foreign_count) == others)
     return;
   __atomic_store_n(&limits->foreign_work_ns, now, __ATOMIC_RELAXED);
-  __atomic_store_n(&limits->foreign_work, ((before >> 1) + 1) << 1 | foreign, __ATOMIC_RELEASE);
+  __atomic_store_n(&limits->foreign_count, others, __ATOMIC_RELAXED);
+  __atomic_store_n(&limits->foreign_work, ((before >> 1) + 1) << 1 | (others > 0), __ATOMIC_RELEASE);
 }

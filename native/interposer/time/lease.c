@@ -48,7 +48,7 @@ static void catch_up(struct gs_time_device *device, uint64_t now) {
     return;
   __atomic_store_n(&device->meter->foreign_work, foreign_work, __ATOMIC_RELAXED);
   if (since > gs_meter_last_turn(device->meter) && since < now)
-    gs_meter_turn(device->meter, foreign_work & 1, since);
+    gs_meter_turn(device->meter, gs_foreign_count(device->limits, foreign_work), since);
 }
 
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {

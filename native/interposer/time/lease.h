@@ -16,9 +16,16 @@ static inline double gs_bound(const struct gs_time_device *device) {
 /* Number of the grant's processes that have work on the device or had some within the last `within` ns. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* Which others may have work on the device, given the lease word just read: the arbiter reports whether other grants do.
- * Without a lease nothing of this process is there once it has drained. Without a daemon others are unknown, so the work
- * that runs is charged in full. */
+/* How many others have work on the device at a time, as the arbiter reports it. foreign_work: that word, just read. */
+static inline uint32_t gs_foreign_count(const struct gs_device_limits *limits, uint32_t foreign_work) {
+  if (!(foreign_work & 1))
+    return 0;
+  uint32_t count = __atomic_load_n(&limits->foreign_count, __ATOMIC_RELAXED);
+  return count > 1 ? count : 1;
+}
+
+/* The same, given the lease word just read: without a lease nothing of this process is there once it has drained. Without
+ * a daemon others are unknown, so the work that runs is charged in full. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
   const struct gs_slot_device *slot = device->slot;
   if (!(lease & GS_LEASE_HELD)) {
@@ -28,7 +35,7 @@ static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t l
         __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
       return GS_METER_AWAY;
   }
-  return __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1;
+  return gs_foreign_count(device->limits, __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE));
 }
 
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {

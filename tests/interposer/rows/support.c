@@ -90,10 +90,11 @@ unsigned char *zeroes(void) {
 }
 
 unsigned char *pattern(void) {
-  static unsigned char buffer[BYTES];
-  for (unsigned i = 0; i < BYTES; i++)
-    buffer[i] = (unsigned char)(i * 7 + i / 256 + 1);
-  return buffer;
+  static unsigned char buffer[BYTES], made[BYTES];
+  if (made[0] == 0)
+    for (unsigned i = 0; i < BYTES; i++)
+      made[i] = (unsigned char)(i * 7 + i / 256 + 1);
+  return memcpy(buffer, made, BYTES); /* a row may have spoilt it */
 }
 
 void settle(struct rows *r) { need(r, cuCtxSynchronize(), "the context's work ends"); }

@@ -150,6 +150,24 @@ def test_the_holder_is_notified_of_work_that_outlives_its_lease():
     assert notified > 100
 
 
+def test_the_holder_is_notified_of_how_many_have_such_work():
+    """Of four, two have kernels that outlive their leases: both can be on the device while a third has the lease."""
+    deep = {"guarantee": 250, "depth": 30 * MS}
+    m = machine(deep, deep, {"guarantee": 250}, {"guarantee": 250})
+    most = dict.fromkeys(range(3), 0)
+    for _ in range(2000):
+        m.run(MS)
+        holder = lib.gs_core_holder(m.core)
+        if holder < 0:
+            continue
+        left = sum(t.queued > MS for n, t in m.tenants.items() if n != holder and n < 2)
+        others = lib.gs_core_foreign_work(m.core, holder)
+        assert others >= left
+        most[left] = max(most[left], others)
+    assert most[1] >= 1
+    assert most[2] >= 2
+
+
 def test_contention_is_published_while_a_neighbour_waits_and_for_a_second_after_it_ran():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     assert [m.tenants[n].contended for n in (0, 1)] == [1, 1]

@@ -198,10 +198,12 @@ def test_what_was_reported_drained_is_on_the_device_until_it_is_proven_done(mach
     os.eventfd_write(first.bell, 1)
     until(lambda: second.stats().leases)
     assert second.limits.pointer.device[0].foreign_work & 1
+    assert second.limits.pointer.device[0].foreign_count == 1
     assert EventKind.DRAINED not in {e.kind for e in arbiter.events()[0]}
     words.queue_end_ns = words.inflight = 0
     os.eventfd_write(first.bell, 1)
     until(lambda: not second.limits.pointer.device[0].foreign_work & 1)
+    assert second.limits.pointer.device[0].foreign_count == 0
     assert EventKind.DRAINED in {e.kind for e in arbiter.events()[0]}
 
 
