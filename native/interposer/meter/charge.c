@@ -39,6 +39,17 @@ static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, do
   }
 }
 
+/* Learns from a segment that was not seen whole, but was done sooner than its launches take on average: these took no
+ * longer. Long ones are rather seen whole, and alone they would make the mean too long. */
+static void learn_bound(const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  struct gs_function *function = gs_segment_function(segment);
+  uint32_t n = segment->launches - (segment->seen_until > 0);
+  double longest = after(shown->done, shown->begin);
+  if (function && n > 1 && !segment->clouded && shown->residents <= 1 && shown->total > longest + GS_METER_CLOCK_NS)
+    gs_function_learn(function, longest / n, n, false);
+}
+
 /* Charges `took` ns that ended at `done`. They began a little before `begin` if clocks say so, but not before the
  * previous work was done. Other streams' work may be what was seen there before. */
 static void charge(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown, uint64_t begin,
@@ -142,6 +153,8 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   }
   if (shown->whole) /* where its mean is too short, launches behind the program's back would not be looked for */
     learn_whole(meter, shown, room);
+  else
+    learn_bound(shown);
 }
 
 /* Others were on the device, or may have been: what was seen bounds the estimate. */
@@ -177,6 +190,8 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
                         room + maximum(had.most - stalled, 0));
   if (shown->whole && !within && (had.beside < GS_METER_CLOCK_NS || unsliced))
     learn_whole(meter, shown, took);
+  else if (!shown->whole)
+    learn_bound(shown);
   charge(meter, queue, shown, shown->begin, shown->done, took);
 }
 
