@@ -34,17 +34,18 @@ static uint64_t shown_done(const struct gs_queue *queue, uint64_t *from, uint64_
   return queue->previous_done;
 }
 
-/* The wait returned at `until`, and the work was done at `done`. */
+/* The wait returned at `until`, and the work was done at `done`. Only the time without others counts, as in add_wait: a
+ * wait that is late beside them is so because of their work. */
 static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64_t from, uint64_t expected_at,
                          uint64_t done) {
   enum { REMEMBERED_NS = 500000000 };
   if (from < waited.began)
     from = waited.began;
-  double expected = after(expected_at, from), late = after(waited.until, from) - expected;
+  double expected = after(expected_at, from), late = gs_meter_exclusive(meter, from, waited.until) - expected;
   if (!waited.returned || !gs_is_late(late + expected, expected))
     return;
   meter->late += late;
-  meter->worked += minimum(maximum(after(done, from) - expected, 0), late);
+  meter->worked += minimum(maximum(gs_meter_exclusive(meter, from, done) - expected, 0), late);
   if (meter->late > REMEMBERED_NS) {
     meter->late /= 2;
     meter->worked /= 2;
