@@ -51,6 +51,14 @@ static void check_had_slices(void) {
   CHECK(near(had.least, 4 * ms - 2 / 3.0 * GS_METER_SLICE_NS, 1));
   gs_meter_turn(&meter, 0, t + 3000000);
   CHECK(gs_meter_had(&meter, t, t + 10000000, true, 3 * ms).least == 7 * ms);
+  /* One of them left when it had had its slice. */
+  fresh();
+  gs_meter_turn(&meter, 2, t);
+  gs_meter_turn(&meter, 1, t + 2000000);
+  had = gs_meter_had(&meter, t, t + 4200000, true, 20000);
+  CHECK(had.least == 0 && near(had.likely, 20000, 1));
+  had = gs_meter_had(&meter, t, t + 8000000, true, 20000);
+  CHECK(near(had.least, (8 - 5) / 2.0 * ms, 1));
 }
 
 static void check_had_kept(void) {
@@ -355,6 +363,17 @@ static void check_returns(void) {
   function = known(0x1000, 20000);
   gs_meter_turn(&meter, 1, now);
   CHECK(near(late_wait(function, true), 20000, 1));
+  /* Nor do they say anything of those that are late without them. */
+  for (int others = 0; others < 2; others++) {
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    began = now;
+    marked(0, known(0x1000, 20000), 1, now + 2000);
+    done(0, now + 9000000);
+    now += 10000000;
+    gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){began, now, 1, true});
+    CHECK(others ? meter.late == 0 && meter.worked == 0 : meter.late > 9.9 * ms && meter.worked > 8.9 * ms);
+  }
   /* So does a bracket. */
   fresh();
   began = now;
