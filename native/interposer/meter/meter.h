@@ -12,7 +12,7 @@
  * chance that follows from what it costs: a small part of the program's time, and of the time that measuring has
  * uncovered. A launch that was chosen counts for all that it was chosen from: in the mean and, if it is far longer than
  * the mean and nobody waits, in the charge. A wait that returned late is charged as far as marks have shown such delays
- * to be the device's.
+ * to be the device's, while nobody else had it.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
