@@ -107,9 +107,7 @@ def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
 @BUSY
 def test_random_ones_are_charged_what_they_used(daemon: Daemon) -> None:
     """All launches of each are of one function, whatever they take, so that the mean says little; others' kernels of up
-    to 20 ms end in the midst of its own. Of 40 such programs 36 were within a tenth, the worst a third off; what the
-    meter misses is one that wakes for a few us each ms beside kernels of 1 to 20 ms, which was charged 1.5 to 3.4 times
-    its time: one of four may be so."""
+    to 20 ms end in the midst of its own. Of 80 such programs 79 were within a tenth of their time and 200 us a wake."""
     off = []
     for seed in range(SEED, SEED + RANDOM):
         lengths, *case = drawn(seed)
@@ -117,7 +115,7 @@ def test_random_ones_are_charged_what_they_used(daemon: Daemon) -> None:
         with beside(daemon, lengths):
             charged, truth, wakes = played(daemon, tuple(case), "75%", **{"class": "interactive"})
         off.append(abs(charged - truth) / (truth + 200 * US * wakes))
-    assert sum(each > 0.4 for each in off) <= RANDOM // 4, off
+    assert max(off) <= 0.25
     assert sum(one <= 0.1 for one in off) >= RANDOM / 2
 
 
