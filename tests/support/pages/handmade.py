@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import joinmessages
+from pages import heart, joinmessages
 from run.simulated import CONTEXT, Sim, Wire
 
 from gpushare import paths
@@ -73,7 +73,7 @@ class Grant:
         bound_ns: int = 2 * MS,
         devices: Sequence[int] | None = None,
     ) -> None:
-        self.directory = directory
+        self.directory, self._beats = directory, directory.absolute() / "limits"
         uuids = sim.uuids if devices is None else [sim.uuids[device] for device in devices]
         self.ndevices = len(uuids)
         directory.mkdir()
@@ -96,19 +96,19 @@ class Grant:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._joined: list[socket.socket] = []
         self._slots = 0
-        self._beating = threading.Event()
-        self._beating.set()
-        self._end = threading.Event()
-        self._server = self._listen()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._serve, self._beat)]
-        for thread in self._threads:
-            thread.start()
+        self._begin()
 
     def _page(self, name: str, layout: str) -> Any:
         with open(self.directory / name, "w+b") as file:
             file.truncate(ffi.sizeof(layout))
             mapped = mmap.mmap(file.fileno(), ffi.sizeof(layout))
         return ffi.from_buffer(f"{layout} *", mapped, require_writable=True)
+
+    def _begin(self) -> None:
+        self._server = self._listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        heart.begin(self._beats, ffi.offsetof(LIMITS, "heartbeat"))
 
     def _listen(self) -> socket.socket:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -119,7 +119,7 @@ class Grant:
     def _stop_serving(self) -> None:
         """Uses shutdown, because close alone does not unblock the thread in accept."""
         self._server.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join(10)
+        self._thread.join(10)
         self._server.close()
 
     def _serve(self) -> None:
@@ -150,11 +150,6 @@ class Grant:
             self.limits.slots_high = self._slots
         socket.send_fds(connection, [joinmessages.reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
         self._joined.append(connection)
-
-    def _beat(self) -> None:
-        while not self._end.wait(0.02):
-            if self._beating.is_set():
-                self.limits.heartbeat += 1
 
     def lease_word(self, device: int = 0) -> int:
         return int(lib.gs_load32(self._lease(device)))
@@ -238,7 +233,7 @@ class Grant:
         return self.rings() > 0
 
     def daemon_dies(self) -> None:
-        self._beating.clear()
+        heart.end(self._beats)
         self._stop_serving()
         (self.directory / "grant.sock").unlink()
         for connection in self._joined:
@@ -246,21 +241,17 @@ class Grant:
         self._joined.clear()
 
     def daemon_returns(self) -> None:
-        self._server = self._listen()
         self.limits.daemon_epoch += 1
-        self._threads[0] = threading.Thread(target=self._serve, daemon=True)
-        self._threads[0].start()
-        self._beating.set()
+        self._begin()
 
     @property
     def connections(self) -> int:
         return len(self._joined)
 
     def close(self) -> None:
-        self._end.set()
+        heart.end(self._beats)
         if self._server.fileno() >= 0:
             self._stop_serving()
-        self._threads[1].join(10)
         for connection in self._joined:
             connection.close()
         os.close(self.bell)
