@@ -137,7 +137,7 @@ void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 void arbiter_release_and_wake(gs_arbiter *a);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
-/* Writes into the pages of a grant whether other grants' work is on the device. */
+/* Writes into the pages of a grant how many others have work on the device at a time. */
 void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, uint32_t others, uint64_t now);
 /* Wakes the threads that wait on these ordinals (one bit each), because of a new cut. */
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);

@@ -16,7 +16,7 @@
 
 /* ---- deciding ---- */
 
-/* Publishes whether other grants' work is on the device to each holder, and to those whose work may outlive their
+/* Publishes how many other grants have work on the device to each holder, and to those whose work may outlive their
  * lease. */
 static void publish_foreign_work(gs_arbiter *a, uint32_t device, uint64_t now) {
   int32_t watched[GS_ARBITER_MAX_GRANTS];
