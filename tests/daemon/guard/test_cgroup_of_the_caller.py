@@ -166,7 +166,9 @@ def test_a_grant_ends_even_if_its_processes_cannot_be_killed(make_daemon):
     child, grant = daemon.start().join()
     cgroups = "/sys/fs/cgroup"
     for words in (["--rbind", cgroups, cgroups], ["-o", "remount,bind,ro", Hierarchies.of().unified]):
-        subprocess.run(["nsenter", "-t", str(daemon.process.pid), "--mount", "mount", *words], check=True)
+        command = ["nsenter", "-t", str(daemon.process.pid), "--mount", "mount", *map(str, words)]
+        # not while the daemon writes a file of it
+        until(lambda command=command: subprocess.run(command, capture_output=True).returncode == 0, "the mount")
     ended = daemon.client.release(grant)
     assert ended["phase"] == "released"
     assert f"process {child.pid} cannot be killed: Operation not permitted" in ended["reason"]
