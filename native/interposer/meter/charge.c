@@ -39,8 +39,9 @@ static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, do
   }
 }
 
-/* Learns from a segment that was not seen whole, but was done sooner than its launches take on average: these took no
- * longer. Long ones are rather seen whole, and alone they would make the mean too long. */
+/* Learns from a segment that was not seen whole but was done sooner than its launches take on average: they took no
+ * longer than that. Segments of long launches are more often seen whole; if only those taught, the mean would be too
+ * long. */
 static void learn_bound(const struct gs_shown *shown) {
   const struct gs_segment *segment = shown->segment;
   struct gs_function *function = gs_segment_function(segment);
