@@ -8,10 +8,21 @@ from typing import Any, cast
 
 import pytest
 
+from gpushare.relay import loop
 from gpushare.relay.loop import IN, Loop
 
-TRIES = 200
-"""Of two messages at once: a busy machine may stop this process between them, as if the second had come late."""
+STEP_NS = 10_000
+
+
+class Clock:
+    """In place of the module `time`, for the loop: each look at the clock takes STEP_NS."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def monotonic_ns(self) -> int:
+        self.ns += STEP_NS
+        return self.ns
 
 
 class Counted:
@@ -63,12 +74,11 @@ def exchange() -> Iterator[Exchange]:
     made.close()
 
 
-def test_after_a_message_that_came_soon(exchange: Exchange) -> None:
-    for _ in range(TRIES):
-        exchange.polls(message=True)
-        if exchange.polls(message=False) > 10:
-            return
-    raise AssertionError("it sleeps at once")
+def test_after_a_message_that_came_soon(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "time", Clock())
+    assert exchange.polls(message=True) == 1
+    assert exchange.polls(message=False) == loop._AWAKE_NS // STEP_NS, "awake for so long, and once asleep"
+    assert exchange.polls(message=False) == 1
 
 
 def test_after_a_long_wait_it_sleeps(exchange: Exchange) -> None:
