@@ -14,6 +14,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->sampled_host = (double)(ended - began);
   queue->sampled_whole = (double)(closed - planned);
   queue->sampled_from = planned;
+  queue->sampled_ended = ended;
   queue->sampled_closed = closed;
   __atomic_store_n(&queue->sampled, function, __ATOMIC_RELEASE);
   __atomic_store_n(&queue->bracketing, false, __ATOMIC_RELEASE);
@@ -46,16 +47,24 @@ static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue) {
   return other + 2 * GS_METER_GAP_NS > queue->sampled_from;
 }
 
+/* What a launch can have taken whose bracket's stream was held too briefly: it may have begun after the first event was
+ * reached, until its call returned, and ended before the second one was recorded. */
+static double least_briefly(const struct gs_queue *queue, double elapsed, uint64_t begun) {
+  if (!begun || begun + (uint64_t)elapsed < queue->sampled_closed + GS_METER_LAG_NS)
+    return 0;
+  return maximum(elapsed - after(queue->sampled_ended, begun), 0);
+}
+
 /* What a bracket showed. */
 struct sample {
   double took;
   uint64_t begun; /* when the device reached it; 0: not known */
-  bool slice;     /* the stream was held, so that it began in a time slice of this process */
-  bool held;      /* it was, or for so long that the time is the launch's */
+  bool slice;     /* the launch was there when the first event was reached, so it began in a slice of this process */
+  bool held;      /* the time is the launch's */
   bool own;       /* and that of no other stream */
   bool shared;    /* others had a part of it */
   bool partial;   /* it does not show how long launches are on average */
-  bool bounded;   /* the stream was held, but hardly longer than the host took: the launch took no longer than that */
+  bool bounded;   /* the launch took no longer than that */
 };
 
 /* The launch is charged by what was seen of it until `done`, and no more by estimate. */
@@ -93,10 +102,13 @@ static void look_beside(const struct gs_meter *meter, const struct gs_queue *que
   enum { SLICE_NS = GS_METER_SLICE_NS / 10 * 7 }; /* of the shortest one */
   double elapsed = sample->took;
   struct gs_had had = {elapsed, elapsed, elapsed, 0};
-  if (sample->begun)
-    had = gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, !sample->slice, function->estimate);
-  else if (queue->sampled_shared)
+  if (sample->begun) {
+    uint64_t done = sample->begun + (uint64_t)elapsed;
+    double estimate = gs_function_about(meter, function, 1, sample->begun, done);
+    had = gs_meter_had(meter, sample->begun, done, !sample->slice, estimate);
+  } else if (queue->sampled_shared) {
     had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
+  }
   sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
   /* Of launches about as long as a slice, the shorter ones are seen better, which would make the mean too short. */
   sample->partial = sample->shared && function->exact && 2 * function->estimate > SLICE_NS;
@@ -125,6 +137,8 @@ static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, s
     gs_purse_found(meter, -missed * weight); /* others like it were charged too much */
   if (far) {
     gs_purse_found(meter, missed * weight);
+    if (sample->own && !sample->shared)
+      gs_function_classify(function, sample->took, weight);
     if (sample->own)
       gs_charge_unseen(meter, queue->sampled_from, missed * (weight - 1));
   } else if (sample->partial) {
@@ -139,20 +153,29 @@ static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, s
   }
 }
 
+/* What the time between the two events shows by itself. */
+static struct sample look(const struct gs_queue *queue, const struct gs_function *function, double elapsed,
+                          uint64_t begun) {
+  bool held = queue->sampled_held == GS_HELD, briefly = queue->sampled_held == GS_HELD_BRIEFLY;
+  if (queue->sampled_held == GS_NOT_HELD) /* the device waited in between while the launch was made */
+    elapsed = maximum(elapsed - queue->sampled_host, 0);
+  double least = briefly ? least_briefly(queue, elapsed, begun) : elapsed;
+  struct sample sample = {.took = elapsed, .begun = begun};
+  sample.slice = held || (begun && begun >= queue->sampled_ended);
+  sample.held = held || (briefly && 16 * (elapsed - least) < elapsed) ||
+                (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
+  sample.bounded = briefly && !sample.held;
+  if (sample.bounded && function && function->observed > 0)
+    sample.took = minimum(maximum(gs_function_within(function, elapsed), least), elapsed);
+  return sample;
+}
+
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns, uint64_t begun,
                       uint32_t residents) {
   struct gs_function *function = queue->sampled;
   struct gs_segment *segment = segment_of(queue);
-  /* On a stream that was not held, the device waited between the events while the launch was made; on one that was held
-   * briefly, for some of that time at most. */
-  double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
-  bool slice = queue->sampled_held == GS_HELD;
-  bool held = slice || (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
-  /* it took between the rest of the time and all of it; nothing more is known */
-  bool bounded = queue->sampled_held == GS_HELD_BRIEFLY && !held;
-  if (bounded && function && function->observed > 0)
-    elapsed = minimum(maximum(function->estimate, elapsed - queue->sampled_host), elapsed);
-  struct sample sample = {elapsed, begun, slice, held, false, false, false, bounded};
+  struct sample sample = look(queue, function, maximum(elapsed_ns, 0), begun);
+  double elapsed = sample.took;
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;
   sample.own = sample.held && !disturbed(meter, queue);
@@ -170,10 +193,13 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   bool known = function->observed >= GS_METER_TRUSTED, far = gs_function_far(function, sample.took);
   if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {
     charge_launch(meter, queue, segment, done, sample.took);
+    queue->run = (struct gs_run){begun, done, sample.took, !sample.slice};
     seen_until(queue, segment, function, done);
-  } else if ((sample.own || (bounded && sample.took < function->estimate)) && segment && known) {
+  } else if ((sample.own || (sample.bounded && sample.took < function->estimate)) && segment && known) {
     gs_segment_without(segment, function);
     segment->other += sample.took;
   }
+  if (sample.own && !sample.shared && !far)
+    gs_function_seen(function, sample.took, queue->sampled_burst);
   learn_sample(meter, queue, function, &sample, elapsed, far);
 }

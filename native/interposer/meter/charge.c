@@ -32,23 +32,14 @@ static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, do
     return;
   if (gs_function_far(function, missed + function->estimate)) { /* one of them was */
     gs_purse_found(meter, n == 1 ? missed * weight : missed);
-    if (n == 1)
+    if (n == 1) {
+      gs_function_classify(function, took, weight);
       gs_charge_unseen(meter, segment->first, missed * (weight - 1));
+    }
   } else if (n > 1 || took > GS_METER_GAP_NS || !shown->came) { /* else clocks are not exact enough */
+    gs_function_seen(function, took / n, segment->burst);
     gs_function_learn(function, took / n, n > 1 ? n : weight, n == 1);
   }
-}
-
-/* Learns from a segment that was not seen whole but was done sooner than its launches take on average: they took no
- * longer than that. Segments of long launches are more often seen whole; if only those taught, the mean would be too
- * long. */
-static void learn_bound(const struct gs_shown *shown) {
-  const struct gs_segment *segment = shown->segment;
-  struct gs_function *function = gs_segment_function(segment);
-  uint32_t n = segment->launches - (segment->seen_until > 0);
-  double longest = after(shown->done, shown->begin);
-  if (function && n > 1 && !segment->clouded && shown->residents <= 1 && shown->total > longest + GS_METER_CLOCK_NS)
-    gs_function_learn(function, longest / n, n, false);
 }
 
 /* Charges `took` ns that ended at `done`. They began a little before `begin` if clocks say so, but not before the
@@ -111,7 +102,7 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_shown *shown)
 static void charge_end(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown, double room) {
   const struct gs_segment *segment = shown->segment;
   uint64_t from = shown->recorded > shown->begin ? shown->recorded : shown->begin;
-  double seen = after(shown->done, from), total = shown->total, rest, clock = 0;
+  double seen = after(shown->done, from), total = shown->likely, rest, clock = 0;
   bool late = is_late(shown, seen);
   if (seen <= GS_METER_LAG_NS) {
     rest = seen = 0;
@@ -124,8 +115,6 @@ static void charge_end(struct gs_meter *meter, struct gs_queue *queue, const str
   } else {
     rest = late ? shown->rest : seen;
   }
-  if (gs_is_late(total, room) && segment->launches >= 2 * GS_METER_KNEE)
-    gs_segment_lower(segment, room / total); /* no work waited, so its launches take less than is believed */
   gs_timeline_add(meter, from, shown->done, seen, 1);
   charge(meter, queue, shown, shown->begin, from,
          gs_meter_fit(meter, segment, maximum(total - rest, 0), 0, maximum(room - seen, 0) + clock));
@@ -138,9 +127,8 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   bool same = segment->launches == 1 && off < GS_METER_CLOCK_NS && -off < GS_METER_CLOCK_NS;
   if (is_late(shown, shown->lag))
     found_late(meter, shown, gs_own_time(shown->lag, shown->residents));
-  bool within = shown->longest && off > 0; /* its mean says more */
-  if (within) {
-    charge(meter, queue, shown, shown->begin, shown->done, shown->total);
+  if (shown->longest && shown->residents <= 1) {
+    charge(meter, queue, shown, shown->begin, shown->done, minimum(shown->likely, room + GS_METER_CLOCK_NS));
   } else if (segment->clouded || (shown->whole && same)) {
     charge(meter, queue, shown, shown->begin, shown->done,
            gs_meter_fit(meter, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
@@ -154,20 +142,18 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   }
   if (shown->whole) /* where its mean is too short, launches behind the program's back would not be looked for */
     learn_whole(meter, shown, room);
-  else
-    learn_bound(shown);
 }
 
 /* Others were on the device, or may have been: what was seen bounds the estimate. */
 static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
   const struct gs_segment *segment = shown->segment;
   uint64_t from = shown->whole || shown->recorded < shown->begin ? shown->begin : shown->recorded;
-  double before = shown->whole ? 0 : maximum(shown->total - shown->rest, 0), rest = shown->total - before;
+  double before = shown->whole ? 0 : maximum(shown->likely - shown->rest, 0), rest = shown->likely - before;
   double room = shown->whole ? 0 : maximum(after(from, shown->begin) - segment->stalled, 0), took;
   double stalled = shown->whole ? segment->stalled : 0;
   if (from > shown->done)
     from = shown->done;
-  struct gs_had had = gs_meter_had(meter, from, shown->done, shown->came, rest + stalled);
+  struct gs_had had = gs_run_had(meter, queue, shown, from, rest + stalled);
   bool late = !shown->longest && is_late(shown, had.least);
   bool unsliced =
       !shown->came && had.most < GS_METER_UNSLICED_NS && GS_METER_KNEE * shown->total < GS_METER_UNSLICED_NS;
@@ -183,17 +169,22 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   else if (late)
     took = minimum(before, room) + had.likely;
   else if (within)
-    took = shown->total;
+    took = shown->likely;
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
     balance_seen(meter, shown, took = maximum(had.most - stalled, 0));
   else
-    took = gs_meter_fit(meter, segment, shown->total, maximum(had.likely - stalled, 0),
+    took = gs_meter_fit(meter, segment, shown->likely, maximum(had.likely - stalled, 0),
                         room + maximum(had.most - stalled, 0));
   if (shown->whole && !within && (had.beside < GS_METER_CLOCK_NS || unsliced))
     learn_whole(meter, shown, took);
-  else if (!shown->whole)
-    learn_bound(shown);
+  else if (shown->whole && !shown->came && had.least > 0.7 * had.most && gs_segment_function(segment))
+    gs_function_seen(gs_segment_function(segment), took / (segment->launches - (segment->seen_until > 0)),
+                     segment->burst);
   charge(meter, queue, shown, shown->begin, shown->done, took);
+  if (shown->whole) {
+    queue->run.to = shown->done;
+    queue->run.charged += took;
+  }
 }
 
 void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {

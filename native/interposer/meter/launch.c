@@ -36,6 +36,7 @@ static void note_latest(struct gs_meter *meter, const struct gs_queue *queue, ui
 static void begin_segment(struct gs_meter *meter, struct gs_queue *queue, uint64_t at) {
   queue->open.first = at;
   queue->open.lease = meter->lease;
+  queue->open.burst = gs_meter_burst(meter, at);
   queue->open.shared = meter->others > 0 || at < meter->leased_at + GS_METER_TAIL_NS;
 }
 
@@ -102,6 +103,7 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
     function->tries += function->tries < GS_METER_TRIES;
     queue->sampled_weight = chosen && !unknown && !lengthy ? weight : 1;
     queue->sampled_shared = shared;
+    queue->sampled_burst = gs_meter_burst(meter, now);
     queue->sampled_clear = meter->inflight < 1;
     queue->last_bracket = now;
     __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
@@ -140,6 +142,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   }
   if (open->launches == 0)
     begin_segment(meter, queue, now);
+  open->last = now;
   plan |=
       plan_measure(meter, queue, function, now, empty, meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
   note_latest(meter, queue, now);
@@ -181,6 +184,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   if (open->launches == 0)
     begin_segment(meter, queue, queue->closed);
   note_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
+  open->last = 0;
   queue->repeated += n;
   queue->repeated_ns += estimate;
   queue->due = maximum(queue->due - n * gs_purse_chance(meter), 1e-9);

@@ -58,13 +58,66 @@ uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
 
 static bool current(const struct gs_kind *kind) { return kind->function->key == kind->key; }
 
+/* What a launch of the kind takes: as long as another one of the same burst, if those are alike but not all launches
+ * are. */
+static double length_of(const struct gs_segment *segment, const struct gs_kind *kind) {
+  const struct gs_function *function = kind->function;
+  if (!current(kind))
+    return GS_METER_GUESS_NS;
+  bool like_that = function->alike > 0.5 && function->spread > 0.1 * function->estimate;
+  return like_that && function->burst == segment->burst ? function->latest : function->estimate;
+}
+
 double gs_segment_now(const struct gs_segment *segment) {
   double total = segment->other;
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    total += segment->kind[i].launches * length_of(segment, &segment->kind[i]);
+  return total;
+}
+
+static uint32_t class_of(double took) {
+  uint32_t class = 0;
+  for (double most = 2000; took >= most && class < GS_METER_CLASSES - 1; most *= 2)
+    class++;
+  return class;
+}
+
+bool gs_class_occurs(const struct gs_function *function, const struct gs_class *length) {
+  enum { RARELY = 16 }; /* one in so many does not count */
+  return RARELY * length->weight > function->weight;
+}
+
+/* What a launch took that had `room`: its mean, unless launches take longer than that or shorter, but never about as
+ * long as that. Then the mean of those that are shorter. */
+double gs_function_within(const struct gs_function *function, double room) {
+  double weight = 0, sum = 0, longest = 0;
+  for (uint32_t c = 0; c < GS_METER_CLASSES; c++) {
+    const struct gs_class *length = &function->length[c];
+    double about = 2 * length->spread + 0.1 * length->mean;
+    if (!gs_class_occurs(function, length))
+      continue;
+    longest = length->mean;
+    if (length->mean - about < room && room < length->mean + about)
+      return function->estimate;
+    if (length->mean > room)
+      break;
+    weight += length->weight;
+    sum += length->weight * length->mean;
+  }
+  return weight > 0 && longest > room ? minimum(sum / weight, function->estimate) : function->estimate;
+}
+
+double gs_segment_within(const struct gs_segment *segment, double total, double room, uint64_t done) {
+  double part = room / maximum(gs_segment_now(segment), 1), sum = segment->other;
+  double last = segment->last > 0 ? after(done, segment->last) + GS_METER_CLOCK_NS : room;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     const struct gs_kind *kind = &segment->kind[i];
-    total += kind->launches * (current(kind) ? kind->function->estimate : GS_METER_GUESS_NS);
+    double length = length_of(segment, kind);
+    if (current(kind) && length == kind->function->estimate) /* else it is known from others of its burst */
+      length = gs_function_within(kind->function, minimum(part * length, kind->function->alike > 0.5 ? last : room));
+    sum += kind->launches * length;
   }
-  return total;
+  return minimum(sum, total);
 }
 
 void gs_segment_without(struct gs_segment *segment, const struct gs_function *function) {
@@ -112,7 +165,36 @@ bool gs_function_far(struct gs_function *function, double took) {
   return function->far < RARE;
 }
 
+uint64_t gs_meter_burst(struct gs_meter *meter, uint64_t now) {
+  if (after(now, meter->burst) > 4 * GS_METER_SLICE_NS)
+    meter->burst = now;
+  return meter->burst;
+}
+
+void gs_function_seen(struct gs_function *function, double took, uint64_t burst) {
+  enum { WINDOW_ALIKE = 8 };
+  double off = took - function->latest, like = 0.1 * took + GS_METER_CLOCK_NS / 3.0;
+  if (function->burst == burst)
+    function->alike += ((off > -like && off < like ? 1 : 0) - function->alike) / WINDOW_ALIKE;
+  function->burst = burst;
+  function->latest = (float)took;
+}
+
+void gs_function_classify(struct gs_function *function, double took, double weight) {
+  struct gs_class *length = &function->length[class_of(took)];
+  for (uint32_t c = 0; c < GS_METER_CLASSES; c++)
+    function->length[c].weight *= 1 - 1.0f / WINDOW;
+  if (length->weight <= 0)
+    *length = (struct gs_class){.mean = (float)took};
+  length->weight += (float)weight;
+  double part = minimum(weight / length->weight, 1), off = took - length->mean;
+  length->mean += (float)(off * part);
+  length->spread += (float)(((off < 0 ? -off : off) - length->spread) * part);
+}
+
 void gs_function_learn(struct gs_function *function, double took, double weight, bool exact) {
+  if (exact)
+    gs_function_classify(function, took, weight);
   if (exact && !function->exact)
     function->weight = 0; /* what was seen less exactly does not count any more */
   function->weight += weight - function->weight / WINDOW;
@@ -132,7 +214,7 @@ void gs_segment_learn(const struct gs_segment *segment, double took, bool shared
   double known = 0, rest;
   for (uint32_t i = 0; i < segment->kinds; i++)
     if (current(&segment->kind[i]) && segment->kind[i].function->exact)
-      known += segment->kind[i].launches * segment->kind[i].function->estimate;
+      known += segment->kind[i].launches * length_of(segment, &segment->kind[i]);
   rest = gs_segment_now(segment) - known;
   took *= segment->share; /* the rest of that time went to other streams */
   if (rest <= 0 || took <= 0)
@@ -149,10 +231,4 @@ void gs_segment_learn(const struct gs_segment *segment, double took, bool shared
     function->estimate = maximum(function->estimate * (1 + (times - 1) * part), 100);
     function->observed++;
   }
-}
-
-void gs_segment_lower(const struct gs_segment *segment, double part) {
-  for (uint32_t i = 0; i < segment->kinds; i++)
-    if (current(&segment->kind[i]))
-      segment->kind[i].function->estimate = maximum(segment->kind[i].function->estimate * part, 100);
 }

@@ -12,7 +12,14 @@ static inline double after(uint64_t end, uint64_t begin) { return end > begin ? 
 
 /* Whether the estimates of all functions in the segment are trusted. */
 bool gs_segment_trusted(const struct gs_segment *segment);
-/* The same, and observed while no others were on the device. */
+/* Whether launches of the function often have such a length. */
+bool gs_class_occurs(const struct gs_function *function, const struct gs_class *length);
+/* What its launches take, of which nothing was seen but that they took no longer than `room` and were done at `done`: by
+ * the mean of those of their lengths that fit, and no more than `total`, their estimate. */
+double gs_segment_within(const struct gs_segment *segment, double total, double room, uint64_t done);
+/* The same for one launch. */
+double gs_function_within(const struct gs_function *function, double room);
+/* The same as gs_segment_trusted, and observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment);
 /* Whether a launch of a known function took so much longer than the mean that it is charged as measured and is not part
  * of the mean. Only while such launches are rare. */
@@ -21,12 +28,16 @@ bool gs_function_far(struct gs_function *function, double took);
 struct gs_function *gs_segment_function(const struct gs_segment *segment);
 /* One launch took `took` ns, and was chosen out of `weight`. exact: it was measured, and not together with others. */
 void gs_function_learn(struct gs_function *function, double took, double weight, bool exact);
+/* The burst of what is launched now. */
+uint64_t gs_meter_burst(struct gs_meter *meter, uint64_t now);
+/* One launch took `took` ns, and was chosen out of `weight`: notes that there are such lengths. */
+void gs_function_classify(struct gs_function *function, double took, double weight);
+/* One launch in this burst took `took` ns; or several, on average. */
+void gs_function_seen(struct gs_function *function, double took, uint64_t burst);
 /* The whole segment took `took` ns; shared: others had a part of that. */
 void gs_segment_learn(const struct gs_segment *segment, double took, bool shared);
 /* A launch of the function was measured by itself: the segment's estimate is without it from now on. */
 void gs_segment_without(struct gs_segment *segment, const struct gs_function *function);
-/* The segment took at most this part of what its launches are believed to take. */
-void gs_segment_lower(const struct gs_segment *segment, double part);
 
 /* ---- purse.c ---- */
 
@@ -76,6 +87,12 @@ void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later);
 /* Charges what is known by now, or old. */
 void gs_meter_settle(struct gs_meter *meter, uint64_t now);
 
+/* ---- runs.c ---- */
+
+/* The mean length of n launches between two instants in which others were on the device: one that launches often have,
+ * if that is about as long as what this process had; else that of all. */
+double gs_function_about(const struct gs_meter *meter, const struct gs_function *function, uint32_t n, uint64_t from,
+                         uint64_t to);
 /* ---- inflight.c ---- */
 
 /* Removes work of the queue from what is in flight. */

@@ -4,15 +4,17 @@
  * How a launch is charged. The launches of a stream up to a mark (a timing event of ours) or a wait are a segment. What
  * of it was seen is charged as it was seen: from the record of a mark until it was done the device had work of this
  * process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
- * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there is
- * room for it. While others may be on the device, the estimate counts too where something was seen, within bounds: at
- * least what this process must have had of that time, at most all of it; a launch onto an empty queue is bracketed
- * there, since nothing else shows when it began, and what launches of unknown length were charged is corrected when the
- * next ones have shown it. Which launches are measured, and so teach the means, is decided at random before each launch, with a
- * chance that follows from what it costs: a small part of the program's time, and of the time that measuring has
- * uncovered. A launch that was chosen counts for all that it was chosen from: in the mean and, if it is far longer than
- * the mean and nobody waits, in the charge. A wait that returned late is charged as far as marks have shown such delays
- * to be the device's, while nobody else had it.
+ * bracket around one launch. The rest is charged by estimate, as far as there is room for it: each launch by what others
+ * of the same burst took, if those are alike; by the lengths of its function that fit into the room, if only shorter ones
+ * do; else by the mean. While others may be on the device, the estimate counts too where something was seen, within
+ * bounds: at least what this process must have had of that time, at most all of it; the longer its work went on without a
+ * break, the closer they are. A launch onto an empty queue is bracketed there, since nothing else shows when it began,
+ * and what launches of unknown length were charged is corrected when the next ones have shown it. Which launches are
+ * measured, and so teach these lengths, is decided at random before each launch, with a chance that follows from what it
+ * costs: a small part of the program's time, and of the time that measuring has uncovered. A launch that was chosen
+ * counts for all that it was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the
+ * charge. A wait that returned late is charged as far as marks have shown such delays to be the device's, while nobody
+ * else had it.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
@@ -28,6 +30,7 @@ enum {
   GS_METER_RING = 64,        /* marks of a stream in flight; a power of two */
   GS_METER_KINDS = 8,        /* different functions remembered per segment; the rest share one sum */
   GS_METER_FUNCTIONS = 2048, /* functions remembered per device; a power of two */
+  GS_METER_CLASSES = 16,     /* of the lengths of a function's launches: below 2 us, 4 us, 8 us and so on */
   GS_METER_PIECES = 64,      /* of the time line */
   GS_METER_UNSETTLED = 8,    /* times beside others that are not charged yet */
   GS_METER_TURNS = 128,      /* changes of the others on the device that are remembered; a power of two */
@@ -66,17 +69,25 @@ enum gs_held {
   GS_HELD
 };
 
+/* Launches of similar length. */
+struct gs_class {
+  float weight, mean, spread; /* decaying sum of the samples' weights, mean length in ns, mean difference from that */
+};
+
 /* A function, graph or kind of fill. Table entries are reused: store the key together with a pointer. */
 struct gs_function {
   uint64_t key;          /* 0: free */
   double estimate;       /* mean length of a launch */
   double weight, spread; /* decaying sum of the samples' weights; their mean difference from the mean */
   uint32_t observed;
-  uint32_t epoch; /* of the meter when last observed; if older, the handle may have been reused */
-  uint8_t tries;  /* number of launches bracketed, GS_METER_TRIES at most */
-  uint8_t far;    /* how many more samples were far longer than the mean than were not */
-  bool exact;     /* launches were measured one by one */
-  bool shared;    /* observed only while others were on the device too */
+  uint32_t epoch;      /* of the meter when last observed; if older, the handle may have been reused */
+  uint8_t tries;       /* number of launches bracketed, GS_METER_TRIES at most */
+  uint8_t far;         /* how many more samples were far longer than the mean than were not */
+  bool exact;          /* launches were measured one by one */
+  bool shared;         /* observed only while others were on the device too */
+  float latest, alike; /* length of the last launch measured; how often the one before in the same burst was like it */
+  uint64_t burst;      /* of the last one measured */
+  struct gs_class length[GS_METER_CLASSES]; /* of launches measured one by one */
 };
 
 struct gs_kind {
@@ -94,6 +105,8 @@ struct gs_segment {
   double weight;                  /* its last launch was chosen, out of this many; 0: it was not */
   double share;                   /* share of what all streams launched meanwhile. Set on a mark only */
   uint64_t first;                 /* host time of the first launch */
+  uint64_t last;                  /* and of the last one; 0: not known */
+  uint64_t burst;                 /* as of the meter, at its first launch */
   uint64_t made;                  /* host time after it was made; 0: not known. Set on a mark only */
   uint64_t bracketed, held_until; /* when its last bracket was planned; until when that held the stream, if long */
   uint64_t seen_until; /* when its first launch was done, which is charged, as its bracket has shown; 0: it was not */
@@ -124,6 +137,13 @@ struct gs_mark {
   bool start;           /* does not close a segment: shows when the launches after it could begin */
 };
 
+/* Time for which a stream had work without a break, beside others. */
+struct gs_run {
+  uint64_t from, to;
+  double charged; /* what it was charged for that */
+  bool came;      /* the stream had no work before */
+};
+
 /* A stream. `end`: when the host believes its work to be done. The launches since the last mark are the open segment. */
 struct gs_queue {
   struct gs_segment open;
@@ -142,6 +162,7 @@ struct gs_queue {
   bool unclocked; /* when it was made, no mark had shown yet how its context's clock runs. Set by the caller */
   uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
   double seen_ns;              /* what was charged for it */
+  struct gs_run run;           /* the last one */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */
   bool put_off;                /* because that one followed repeated ones */
   double due;                  /* chance to be drawn until the next launch is chosen, see purse.c */
@@ -159,8 +180,9 @@ struct gs_queue {
   double sampled_weight; /* number of launches that it was chosen from */
   double sampled_host;   /* host time inside its launch call, */
   double sampled_whole;  /* and from before the record of the first event until after that of the second: */
-  uint64_t sampled_from, sampled_closed;
-  uint64_t sampled_idle; /* when the work before it was done, or it was planned */
+  uint64_t sampled_from, sampled_ended, sampled_closed; /* when it was planned, made, and had its second event */
+  uint64_t sampled_burst;                               /* as of a segment */
+  uint64_t sampled_idle;                                /* when the work before it was done, or it was planned */
   enum gs_held sampled_held;
   bool sampled_first;    /* it was the first launch of its segment */
   bool sampled_clear;    /* all that was launched before it was known to be done */
@@ -212,6 +234,7 @@ struct gs_meter {
   uint32_t unobserved;
   uint32_t marks; /* number of marks recorded or being recorded and not reaped */
   uint32_t epoch;
+  uint64_t burst; /* when launches began that may be alike: at the last wait, or a while ago */
   uint32_t pieces;
   uint32_t turns;                /* number of turns noted */
   uint32_t foreign_work;         /* this word of the device's limits, as last seen */
@@ -225,6 +248,7 @@ struct gs_meter {
   double record_ns, read_ns,
       bracket_ns;                      /* usual host time of a mark's record, of reading it, of a bracket; 0: unknown */
   double late, worked;                 /* delays of waits, and for how much of them marks saw the device at work */
+  uint32_t ask;                        /* this many waits more are marked, to see that. Atomic */
   uint64_t unseen_since, unseen_until; /* in between, nobody saw the streams idle where they were believed to be */
   uint64_t choice;                     /* the last random number */
   double credit; /* charged too much for launches of unknown length: what is charged next is less by this */
@@ -252,9 +276,11 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
     return function;
   return queue->recent = gs_meter_function(meter, key);
 }
-/* Whether launches of the function are still bracketed whenever they can be. */
+/* Whether launches of the function are still bracketed whenever they can be: until two were measured, since one does not
+ * show whether they are alike. */
 static inline bool gs_function_unknown(const struct gs_function *function) {
-  return function->observed < GS_METER_TRUSTED || (!function->exact && function->tries < GS_METER_TRIES);
+  return function->observed < GS_METER_TRUSTED + (function->exact ? 1u : 0) ||
+         (!function->exact && function->tries < GS_METER_TRIES);
 }
 /* Time that a segment's launches take, as estimated now. */
 double gs_segment_now(const struct gs_segment *segment);
@@ -330,7 +356,9 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 /* ---- what waits show: waits.c ---- */
 
 /* Whether a mark should be recorded before the program blocks for this stream. */
-bool gs_meter_check_before_sync(const struct gs_queue *queue);
+bool gs_meter_check_before_sync(const struct gs_meter *meter, const struct gs_queue *queue);
+/* A wait of the program has ended: what it launches from now on need not be like what it launched before. */
+static inline void gs_meter_waited(struct gs_meter *meter, uint64_t now) { meter->burst = now; }
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited);
 /* The program saw that this stream had work all that time, and does not know that it is done. */

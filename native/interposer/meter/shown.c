@@ -52,7 +52,11 @@ static struct gs_shown look(const struct gs_meter *meter, const struct gs_queue 
   if (!shown.came) /* the mark itself took some of it; the clock's bound, which is a mark's record, includes that */
     shown.done -= (uint64_t)minimum(meter->event_ns, after(done, shown.begin));
   shown.lag = after(shown.done, shown.recorded);
-  shown.total = maximum(gs_segment_now(segment) + segment->excess, 0);
+  shown.total = shown.likely = maximum(gs_segment_now(segment) + segment->excess, 0);
+  if (shown.lag <= GS_METER_LAG_NS && !segment->clouded) {
+    double room = maximum(after(shown.done, shown.begin) - segment->stalled, 0) + GS_METER_CLOCK_NS;
+    shown.likely = gs_segment_within(segment, shown.total, room, shown.done);
+  }
   shown.rest = minimum(after(mark->expected, shown.recorded), shown.total);
   shown.expected = maximum(after(mark->expected, shown.recorded), after(mark->after_all, shown.recorded));
   shown.expected = maximum(shown.expected, shown.total / maximum(segment->launches, 1));

@@ -12,7 +12,8 @@ struct gs_shown {
   double lag;           /* how long after `recorded` it was done, */
   double expected;      /* how long after that it was expected to be, other streams' work included, */
   double rest;          /* and how much of that is its own */
-  double total;         /* its estimate */
+  double total;         /* its estimate, */
+  double likely;        /* and, where no work waited for its mark, that of launches which have room in this time */
   bool whole;           /* its stream was seen at work from `begin` on */
   bool longest;         /* and it took no longer than that: its mark was recorded after its one launch was done */
   bool came;            /* its stream had no work before it */
@@ -22,5 +23,10 @@ struct gs_shown {
 
 /* Charges the segment, and learns from it. */
 void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown);
+
+/* What the process had of the time that was seen. The longer others were there, the better is known which part of it that
+ * was; so a segment that followed the one before without a break is looked at together with it. */
+struct gs_had gs_run_had(const struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown,
+                         uint64_t from, double estimate);
 
 #endif

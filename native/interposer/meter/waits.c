@@ -3,15 +3,17 @@
 
 #include "interposer/meter/lengths.h"
 
-bool gs_meter_check_before_sync(const struct gs_queue *queue) {
-  return queue->open.launches > 1 && !gs_segment_trusted(&queue->open);
+enum { ASK = 8 /* so many waits are marked after one that was late, nobody knows why */ };
+
+bool gs_meter_check_before_sync(const struct gs_meter *meter, const struct gs_queue *queue) {
+  bool asked = __atomic_load_n(&meter->ask, __ATOMIC_RELAXED) > 0;
+  return asked ? queue->open.launches > 0 : queue->open.launches > 1 && !gs_segment_trusted(&queue->open);
 }
 
 /* The part of the delay of a wait for which the device worked, by what marks have shown of others: the thread may have
  * had no processor to return on. What is not known counts as work. */
 static double worked(const struct gs_meter *meter, double late) {
-  enum { FIRST_NS = 200000 };
-  double first = minimum(late, FIRST_NS);
+  double first = minimum(late, GS_METER_GAP_NS);
   return late * (meter->worked + first) / (meter->late + first);
 }
 
@@ -34,37 +36,42 @@ static uint64_t shown_done(const struct gs_queue *queue, uint64_t *from, uint64_
   return queue->previous_done;
 }
 
-/* The wait returned at `until`, and the work was done at `done`. Only the time without others counts, as in add_wait: a
- * wait that is late beside them is so because of their work. */
+/* The wait returned at `until`, and the work was done at `done`. Of the time before that, only what was without others
+ * counts: a wait that is late beside them is so because of their work. */
 static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64_t from, uint64_t expected_at,
                          uint64_t done) {
   enum { REMEMBERED_NS = 500000000 };
   if (from < waited.began)
     from = waited.began;
-  double expected = after(expected_at, from), late = gs_meter_exclusive(meter, from, waited.until) - expected;
+  double expected = after(expected_at, from), worked = maximum(gs_meter_exclusive(meter, from, done) - expected, 0);
+  double late = worked + after(waited.until, done > from ? done : from);
   if (!waited.returned || !gs_is_late(late + expected, expected))
     return;
   meter->late += late;
-  meter->worked += minimum(maximum(gs_meter_exclusive(meter, from, done) - expected, 0), late);
+  meter->worked += worked;
   if (meter->late > REMEMBERED_NS) {
     meter->late /= 2;
     meter->worked /= 2;
   }
 }
 
-/* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
-static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
+/* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. ours: when it began,
+ * the device did work of this process. */
+static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited, bool ours) {
   uint64_t end = gs_queue_latest(queue, waited.began);
   if (end < meter->end) /* other streams may have had the device first */
     end = meter->end;
   double expected = after(end, waited.began), took;
   if (waited.until <= waited.began)
     return false;
-  took = gs_meter_exclusive(meter, waited.began, waited.until);
+  took = ours ? gs_meter_had(meter, waited.began, waited.until, false, expected).least
+              : gs_meter_exclusive(meter, waited.began, waited.until);
   if (!gs_is_late(gs_own_time(took, waited.residents), expected))
     return false;
-  if (waited.returned)
+  if (waited.returned) {
     took = expected + worked(meter, took - expected);
+    __atomic_store_n(&meter->ask, ASK, __ATOMIC_RELAXED);
+  }
   gs_purse_found(meter, took - expected - GS_METER_KNEE * (queue->recent ? queue->recent->estimate : 0));
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
@@ -84,7 +91,7 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
   if (queue->anchored && (next->launches == 0 || (next->first > done && next->first > waited.began)) &&
       waited.until > done)
     waited.until = done;
-  add_wait(meter, queue, waited);
+  add_wait(meter, queue, waited, false);
 }
 
 /* What is certain is charged at once; the rest when the segment has ended. */
@@ -114,12 +121,15 @@ static void charge_open(struct gs_meter *meter, struct gs_queue *queue, uint64_t
                         struct gs_waited waited) {
   const struct gs_segment *open = &queue->open;
   double total = maximum(gs_segment_now(open) + open->excess, 0), rest;
+  bool ours = open->first < queue->previous_done && waited.began <= queue->previous_done;
   if (waited.began < from)
     waited.began = from;
   rest = minimum(after(gs_queue_latest(queue, waited.began), waited.began), total);
-  if (add_wait(meter, queue, waited)) {
+  if (add_wait(meter, queue, waited, ours)) {
     total -= rest;
     now = waited.began;
+  } else if (after(waited.until, waited.began) + GS_METER_CLOCK_NS < rest) { /* done sooner than expected */
+    total = gs_segment_within(open, total, after(now, from), now);
   }
   if (now > from)
     gs_timeline_add(meter, from, now, gs_meter_fit(meter, open, total, 0, (double)(now - from)), 1);
@@ -139,6 +149,8 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   charge_seen(meter, queue, meter->residents);
   if (open->launches > (open->seen_until > 0) && queue->anchored && now > from)
     charge_open(meter, queue, from, now, waited);
+  gs_meter_waited(meter, now);
+  __atomic_store_n(&meter->ask, meter->ask - (meter->ask > 0), __ATOMIC_RELAXED);
   gs_meter_settle(meter, now);
   gs_queue_landed(meter, queue, queue->inflight, queue->unobserved);
   if (meter->inflight < 1)

@@ -351,13 +351,16 @@ void gs_stream_done(struct gs_stream *stream) {
 
 void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct gs_stream *stream, const void *what),
                      const void *what) {
-  if (!gs_active_first(device))
+  if (!device->meter) /* nothing was launched there */
     return;
   gs_biased_take(&device->lock);
   uint64_t now = gs_ticks_at(&device->ticks, gs_ticks_read());
+  gs_meter_waited(device->meter, now);
   if (device->meter->marks > 0)
     reap_unlocked(device);
   gs_biased_drop(&device->lock);
+  if (!gs_active_first(device))
+    return;
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
     next = gs_active_next(stream);
     if (!gs_stream_live(stream) || gs_stream_home(stream) != device || !matches(stream, what))

@@ -49,7 +49,7 @@ void gs_before_wait(struct gs_stream *stream) {
   gs_wait.began = gs_ticks_at(&device->ticks, gs_ticks_read());
   gs_wait.until = UINT64_MAX;
   /* a mark now would also cover what the driver does not have yet */
-  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(&stream->queue);
+  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(stream->device->meter, &stream->queue);
   gs_biased_drop(&device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);

@@ -39,12 +39,6 @@ static void check_carried(void) {
     CHECK(near(done(0, now + 200000), 40000 + (most < missing ? most : missing), 1));
     CHECK(meter.balance == 0);
   }
-  /* Many that had no room for the sum of their means: the means are wrong. */
-  fresh();
-  struct gs_function *function = known(0x1000, 20000);
-  marked(0, function, 8, now + 50000);
-  done(0, now + 50000);
-  CHECK(near(function->estimate, 20000 * 50.0 / 160, 1));
 }
 
 static void check_made_up(void) {
@@ -206,9 +200,6 @@ static void check_whole(void) {
   /* Later than expected, but small errors of many add up: what was seen is not known to be the last ones only. */
   CHECK(near(six(85000, 87000, 207000), 120000, 1));
   CHECK(gs_meter_function(&meter, 0x1000)->estimate == 20000);
-  /* Sooner than expected: they took no longer than that. */
-  six(0, 40000, 50000);
-  CHECK(near(gs_meter_function(&meter, 0x1000)->estimate, 20000 - 6 / 9.875 * (20000 - 50000 / 6.0), 1));
   /* The last ones took long: what was done before counts as well. */
   CHECK(near(six(85000, 87000, 10000000), 10000000, 3000));
   CHECK(near(meter.busy, 87000 + 9913000, 1));
@@ -240,7 +231,7 @@ static void check_queued(void) {
   /* All was launched before the first of them could begin, so that they took all of the time. */
   CHECK(near(queued(0, false), 10000, 1) && near(gs_meter_function(&meter, 0x1000)->estimate, 11111, 1));
   CHECK(near(queued(-1, false), 10000 + GS_METER_CLOCK_NS, 1)); /* the last ones may have come later: not all of it, */
-  CHECK(near(gs_meter_function(&meter, 0x1000)->estimate, 11111, 1));
+  CHECK(gs_meter_function(&meter, 0x1000)->estimate == 20000);
   CHECK(near(queued(0, true), 10000 + GS_METER_CLOCK_NS, 1)); /* or other streams had the device */
   CHECK(gs_meter_function(&meter, 0x1000)->estimate == 20000);
 }
@@ -328,7 +319,7 @@ static void check_later(void) {
     gs_function_learn(function, i == BEHIND ? 50000 : 100000, 1, true);
     gs_meter_turn(&meter, i == STALLED ? 0 : 1, now - 1000);
     gs_meter_end(&meter);
-    CHECK(near(meter.busy, i == BEHIND ? 106600 : 70000, 400));
+    CHECK(near(meter.busy, i == BEHIND ? 108400 : 70000, 400));
   }
 }
 

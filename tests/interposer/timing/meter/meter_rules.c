@@ -16,7 +16,7 @@ void fresh(void) {
 struct gs_function *known(uint64_t key, double ns) {
   struct gs_function *function = gs_meter_function(&meter, key);
   function->estimate = ns;
-  function->observed = GS_METER_TRUSTED;
+  function->observed = GS_METER_TRUSTED + 1;
   function->exact = true;
   function->weight = 1e9;
   return function;
@@ -371,23 +371,23 @@ static void check_cost(void) {
 static void check_before_wait(void) {
   fresh();
   struct gs_function *quick = known(0x1000, 20000), *new = gs_meter_function(&meter, 0x2000);
-  CHECK(!gs_meter_check_before_sync(&queues[0])); /* there is nothing to see */
+  CHECK(!gs_meter_check_before_sync(&meter, &queues[0])); /* there is nothing to see */
   plan(0, quick);
   plan(0, quick);
-  CHECK(!gs_meter_check_before_sync(&queues[0])); /* it is known how long they take */
+  CHECK(!gs_meter_check_before_sync(&meter, &queues[0])); /* it is known how long they take */
   plan(0, new);
-  CHECK(gs_meter_check_before_sync(&queues[0])); /* the new one is not */
+  CHECK(gs_meter_check_before_sync(&meter, &queues[0])); /* the new one is not */
   plan(1, new);
-  CHECK(!gs_meter_check_before_sync(&queues[1])); /* a single one is bracketed, or over at once */
+  CHECK(!gs_meter_check_before_sync(&meter, &queues[1])); /* a single one is bracketed, or over at once */
   plan(1, new);
-  CHECK(gs_meter_check_before_sync(&queues[1]));
+  CHECK(gs_meter_check_before_sync(&meter, &queues[1]));
   /* More functions than a segment remembers, and one of the rest is new. */
   fresh();
   for (uint64_t i = 0; i <= GS_METER_KINDS; i++)
     plan(0, known(0x1000 + 0x100 * i, 20000));
-  CHECK(!gs_meter_check_before_sync(&queues[0]));
+  CHECK(!gs_meter_check_before_sync(&meter, &queues[0]));
   plan(0, gs_meter_function(&meter, 0x2000));
-  CHECK(gs_meter_check_before_sync(&queues[0]));
+  CHECK(gs_meter_check_before_sync(&meter, &queues[0]));
 }
 
 void check_purse(void) {

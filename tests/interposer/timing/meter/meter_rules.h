@@ -32,5 +32,6 @@ void check_marks(void);
 void check_beside(void);
 void check_waits(void);
 void check_late(void);
+void check_alike(void);
 
 #endif

@@ -200,12 +200,12 @@ static void check_said(void) {
 }
 
 static void check_no_lease(void) {
-  /* The daemon is gone: the word remains "not leased", others may use the device at any time. */
+  /* Its work goes on without a lease, beside four others which take four fifths of the device. */
   restart();
   launch_all(20000, 2000, false);
   known_segment(4, 4, 2000, 0);
   now += 20000000;
-  gs_meter_turn(&meter, 1, now);
+  gs_meter_turn(&meter, 4, now);
   for (int i = 0; i < 10; i++)
     CHECK(known_segment(4, 4, 2000, 2000000) < 1.05 * 500000);
 }
@@ -370,5 +370,6 @@ int main(void) {
   check_beside();
   check_waits();
   check_late();
+  check_alike();
   return 0;
 }

@@ -255,7 +255,7 @@ void sync_stream(int s) {
   bool brief = metered && wait_is_short(s, began);
   if (metered && !brief) {
     absorb(s);
-    if (gs_meter_check_before_sync(&queues[s]))
+    if (gs_meter_check_before_sync(&meter, &queues[s]))
       mark(s, false);
   }
   if (tail[s] > now)
