@@ -58,13 +58,16 @@ uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
 
 static bool current(const struct gs_kind *kind) { return kind->function->key == kind->key; }
 
+/* Whether launches of one burst are alike, nearly always: so long ones cannot hide behind a short one that was measured. */
+static bool bursts_alike(const struct gs_function *function) { return function->alike > 0.9f; }
+
 /* What a launch of the kind takes: as long as another one of the same burst, if those are alike but not all launches
  * are. */
 static double length_of(const struct gs_segment *segment, const struct gs_kind *kind) {
   const struct gs_function *function = kind->function;
   if (!current(kind))
     return GS_METER_GUESS_NS;
-  bool like_that = function->alike > 0.5 && function->spread > 0.1 * function->estimate;
+  bool like_that = bursts_alike(function) && function->spread > 0.1 * function->estimate;
   return like_that && function->burst == segment->burst ? function->latest : function->estimate;
 }
 
@@ -91,6 +94,8 @@ bool gs_class_occurs(const struct gs_function *function, const struct gs_class *
  * long as that. Then the mean of those that are shorter. */
 double gs_function_within(const struct gs_function *function, double room) {
   double weight = 0, sum = 0, longest = 0;
+  if (!bursts_alike(function))
+    return function->estimate;
   for (uint32_t c = 0; c < GS_METER_CLASSES; c++) {
     const struct gs_class *length = &function->length[c];
     double about = 2 * length->spread + 0.1 * length->mean;
@@ -114,7 +119,7 @@ double gs_segment_within(const struct gs_segment *segment, double total, double 
     const struct gs_kind *kind = &segment->kind[i];
     double length = length_of(segment, kind);
     if (current(kind) && length == kind->function->estimate) /* else it is known from others of its burst */
-      length = gs_function_within(kind->function, minimum(part * length, kind->function->alike > 0.5 ? last : room));
+      length = gs_function_within(kind->function, minimum(part * length, last));
     sum += kind->launches * length;
   }
   return minimum(sum, total);
@@ -172,10 +177,12 @@ uint64_t gs_meter_burst(struct gs_meter *meter, uint64_t now) {
 }
 
 void gs_function_seen(struct gs_function *function, double took, uint64_t burst) {
-  enum { WINDOW_ALIKE = 8 };
-  double off = took - function->latest, like = 0.1 * took + GS_METER_CLOCK_NS / 3.0;
-  if (function->burst == burst)
-    function->alike += ((off > -like && off < like ? 1 : 0) - function->alike) / WINDOW_ALIKE;
+  enum { PAIRS = 16 };
+  double off = took - function->latest, like = 0.1 * took + GS_METER_CLOCK_NS;
+  if (function->burst == burst) {
+    function->pairs += function->pairs < PAIRS;
+    function->alike += ((off > -like && off < like ? 1.0f : 0.0f) - function->alike) / function->pairs;
+  }
   function->burst = burst;
   function->latest = (float)took;
 }

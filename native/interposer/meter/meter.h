@@ -85,7 +85,8 @@ struct gs_function {
   uint8_t far;         /* how many more samples were far longer than the mean than were not */
   bool exact;          /* launches were measured one by one */
   bool shared;         /* observed only while others were on the device too */
-  float latest, alike; /* length of the last launch measured; how often the one before in the same burst was like it */
+  float latest, alike; /* length of the last launch measured; how often the one before in the same burst was like it, */
+  uint8_t pairs;       /* of so many */
   uint64_t burst;      /* of the last one measured */
   struct gs_class length[GS_METER_CLASSES]; /* of launches measured one by one */
 };
@@ -276,11 +277,9 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
     return function;
   return queue->recent = gs_meter_function(meter, key);
 }
-/* Whether launches of the function are still bracketed whenever they can be: until two were measured, since one does not
- * show whether they are alike. */
+/* Whether launches of the function are still bracketed whenever they can be. */
 static inline bool gs_function_unknown(const struct gs_function *function) {
-  return function->observed < GS_METER_TRUSTED + (function->exact ? 1u : 0) ||
-         (!function->exact && function->tries < GS_METER_TRIES);
+  return function->observed < GS_METER_TRUSTED || (!function->exact && function->tries < GS_METER_TRIES);
 }
 /* Time that a segment's launches take, as estimated now. */
 double gs_segment_now(const struct gs_segment *segment);

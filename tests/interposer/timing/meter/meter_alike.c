@@ -10,22 +10,12 @@ static struct gs_function *of_two_lengths(void) {
   struct gs_function *function = known(0x1000, 60000);
   function->weight = 8;
   function->spread = 50000;
+  function->alike = 1;
   for (int i = 0; i < 4; i++) {
     gs_function_classify(function, 2800, 1);
     gs_function_classify(function, 152000, 1);
   }
   return function;
-}
-
-static void check_two_samples(void) {
-  /* One does not show whether they are alike. */
-  fresh();
-  struct gs_function *function = gs_meter_function(&meter, 0x1000);
-  CHECK(gs_function_unknown(function));
-  gs_function_learn(function, 20000, 1, true);
-  CHECK(gs_function_unknown(function) && function->observed == GS_METER_TRUSTED);
-  gs_function_learn(function, 20000, 1, true);
-  CHECK(!gs_function_unknown(function));
 }
 
 static void check_what_fits(void) {
@@ -37,6 +27,10 @@ static void check_what_fits(void) {
         gs_function_within(function, 1000) == 60000); /* or none is shorter */
   function->estimate = 2000;
   CHECK(gs_function_within(function, 26000) == 2000);
+  /* Where launches differ that follow one another, any of them may be long. */
+  function = of_two_lengths();
+  function->alike = 0.89f;
+  CHECK(gs_function_within(function, 26000) == 60000);
   /* One in twenty does not count. */
   function = of_two_lengths();
   gs_function_classify(function, 20000, 0.3);
@@ -47,6 +41,7 @@ static void check_what_fits(void) {
   fresh();
   function = known(0x1000, 10000);
   function->weight = 8;
+  function->alike = 1;
   for (double length = 1000; length < 19500; length += 500)
     gs_function_classify(function, length, 1);
   for (double room = 1500; room < 40000; room += 500)
@@ -79,7 +74,6 @@ static void check_charged_what_fits(void) {
 static void check_burst(void) {
   struct gs_function *function = of_two_lengths();
   struct gs_segment segment = {.launches = 2, .kinds = 1, .kind = {{function, 0x1000, 2}}};
-  function->alike = 0.6f;
   gs_function_seen(function, 2800, segment.burst = gs_meter_burst(&meter, now));
   CHECK(near(gs_segment_now(&segment), 2 * 2800, 1));
   segment.burst++;
@@ -88,12 +82,12 @@ static void check_burst(void) {
   function->spread = 5000; /* all of them are alike */
   CHECK(gs_segment_now(&segment) == 120000);
   function->spread = 50000;
-  /* They turn out not to be alike within a burst, */
-  for (int i = 0; i < 3; i++)
-    gs_function_seen(function, i % 2 ? 2800 : 152000, segment.burst);
-  CHECK(function->alike < 0.5 && gs_segment_now(&segment) == 120000);
-  /* or to be, again. */
-  for (int i = 0; i < 8; i++)
+  /* One of seven is not like the one before it: any of them may be long. */
+  for (int i = 0; i < 28; i++)
+    gs_function_seen(function, i % 7 == 6 ? 152000 : 2800, segment.burst);
+  CHECK(function->alike < 0.9 && function->alike > 0.5 && gs_segment_now(&segment) == 120000);
+  /* They are alike again. */
+  for (int i = 0; i < 64; i++)
     gs_function_seen(function, 152000 + 1000 * (i % 2), segment.burst);
   CHECK(near(gs_segment_now(&segment), 2 * 152000, 2001));
   /* A burst lasts until the next wait, and not for long. */
@@ -108,7 +102,6 @@ static void check_burst(void) {
 /* The bracket of the first launch shows how long the others of its burst take, of which nothing is seen. */
 static void check_burst_is_charged(void) {
   struct gs_function *function = of_two_lengths();
-  function->alike = 1;
   bracket(0, function, 1, GS_HELD, 2800, now + 5000);
   now += 300000;
   marked(0, function, 1, now);
@@ -169,7 +162,6 @@ static void check_by_clocks(void) {
 }
 
 void check_alike(void) {
-  check_two_samples();
   check_what_fits();
   check_charged_what_fits();
   check_burst();
