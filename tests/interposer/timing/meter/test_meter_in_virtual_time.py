@@ -61,7 +61,7 @@ def turns(patterns: tuple[str, ...], lengths: tuple[int, ...], work_us: int) -> 
 WATCHED = [(10, 40), (10, 60), (5, 80), (10, 200), (20, 400)]
 
 FAMILIES = {
-    "equal launches, in any company of waits and pauses": Family(each(PATTERNS, (5, 20, 100)), 0.005, 0.001, 0.0125),
+    "equal launches, in any company of waits and pauses": Family(each(PATTERNS, (5, 20, 100)), 0.005, 0.001, 0.014),
     "kernels of 0.5 to 3 us": Family(each(PATTERNS, (0.5, 1, 1.5, 2, 2.5, 3)), 0.03, 0.002),
     "a stream for each task": Family(each(("tasks",), (2, 5, 10, 20, 100, 1000), 4000), 0.005, 0.001, 0.02),
     "a stream for each task of 0.1 to 1.9 times the mean": Family(
