@@ -205,6 +205,7 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
   if (open->launches == 0)
     return;
   open->launches--;
+  open->last = 0;
   open->unobserved -= unobserved;
   open->weight = 0;
   open->estimate = maximum(open->estimate - estimate, 0);

@@ -93,6 +93,7 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now);
  * if that is about as long as what this process had; else that of all. */
 double gs_function_about(const struct gs_meter *meter, const struct gs_function *function, uint32_t n, uint64_t from,
                          uint64_t to);
+
 /* ---- inflight.c ---- */
 
 /* Removes work of the queue from what is in flight. */

@@ -249,7 +249,7 @@ struct gs_meter {
   double record_ns, read_ns,
       bracket_ns;                      /* usual host time of a mark's record, of reading it, of a bracket; 0: unknown */
   double late, worked;                 /* delays of waits, and for how much of them marks saw the device at work */
-  uint32_t ask;                        /* this many waits more are marked, to see that. Atomic */
+  uint32_t ask;                        /* this many waits more are marked, to see that */
   uint64_t unseen_since, unseen_until; /* in between, nobody saw the streams idle where they were believed to be */
   uint64_t choice;                     /* the last random number */
   double credit; /* charged too much for launches of unknown length: what is charged next is less by this */

@@ -6,8 +6,7 @@
 enum { ASK = 8 /* so many waits are marked after one that was late, nobody knows why */ };
 
 bool gs_meter_check_before_sync(const struct gs_meter *meter, const struct gs_queue *queue) {
-  bool asked = __atomic_load_n(&meter->ask, __ATOMIC_RELAXED) > 0;
-  return asked ? queue->open.launches > 0 : queue->open.launches > 1 && !gs_segment_trusted(&queue->open);
+  return meter->ask > 0 ? queue->open.launches > 0 : queue->open.launches > 1 && !gs_segment_trusted(&queue->open);
 }
 
 /* The part of the delay of a wait for which the device worked, by what marks have shown of others: the thread may have
@@ -70,7 +69,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
     return false;
   if (waited.returned) {
     took = expected + worked(meter, took - expected);
-    __atomic_store_n(&meter->ask, ASK, __ATOMIC_RELAXED);
+    meter->ask = ASK;
   }
   gs_purse_found(meter, took - expected - GS_METER_KNEE * (queue->recent ? queue->recent->estimate : 0));
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
@@ -150,7 +149,7 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   if (open->launches > (open->seen_until > 0) && queue->anchored && now > from)
     charge_open(meter, queue, from, now, waited);
   gs_meter_waited(meter, now);
-  __atomic_store_n(&meter->ask, meter->ask - (meter->ask > 0), __ATOMIC_RELAXED);
+  meter->ask -= meter->ask > 0;
   gs_meter_settle(meter, now);
   gs_queue_landed(meter, queue, queue->inflight, queue->unobserved);
   if (meter->inflight < 1)

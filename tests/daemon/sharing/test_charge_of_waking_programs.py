@@ -28,7 +28,7 @@ CASES = {
     "short-beside-tails": ([20_000, 1000, 5000, 50], "event", 1, (4, 2652), (8, 6776)),
     "beside-four": ([20, 50, 1000, 5000], "event", 30, (8, 300 * US), (3, 5 * US)),
 }
-RUN_MS = 2500
+RUN_MS = int(os.environ.get("GPUSHARE_WAKES_MS") or 2500)
 SEED = int(os.environ.get("GPUSHARE_WAKES_SEED") or secrets.randbelow(1 << 40))
 RANDOM = int(os.environ.get("GPUSHARE_WAKES") or 4)
 """Random programs of a run, of seeds from SEED on."""
