@@ -230,7 +230,11 @@ def test_docker_restarts_a_container_while_the_daemon_is_away(program, node, roo
             os.kill(before, signal.SIGKILL)
             until(lambda: started(HOOK.name, str(node.layout.socket)), "the hook of the container's next start", 30)
             node.start()
-            until(lambda: state()["Running"] and state()["Pid"] not in (0, before), f"it runs again: {state()}", 30)
+            until(
+                lambda: state()["Running"] and state()["Pid"] not in (0, before),
+                lambda: f"it runs again: {state()}",
+                30,
+            )
             assert state()["Error"] == ""
             until(lambda: [grant["phase"] for grant in node.client.grants()] == ["active"], "the old grant's end")
         finally:

@@ -72,11 +72,11 @@ def running(made, daemon, *jobs):
         by_job = {grant["key"].split("/")[2]: grant for grant in daemon.client.grants() if grant["processes"]}
         return by_job if all(str(job) in by_job for job in jobs) else None
 
-    def answer():
-        return [(job, made.state(job), made.out(job)) for job in jobs]
+    def seen():
+        return f"jobs run: {[(job, made.state(job), made.out(job)) for job in jobs]}\n{made.logs()}"
 
     # Slurm itself takes up to a minute to start a requeued job again on a busy machine.
-    return until(found, f"jobs run: {answer()}", 80)
+    return until(found, seen, 80)
 
 
 def test_two_jobs_share_a_device_by_their_shards_and_a_third_waits(site):

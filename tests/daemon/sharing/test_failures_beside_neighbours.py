@@ -150,7 +150,7 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
         seen.append(window(sim, SECOND, *wanted))
         return all(abs(got - one) <= within for got, one in zip(seen[-1], wanted.values(), strict=True))
 
-    until(right, f"{list(wanted.values())} in {seen}", seconds)
+    until(right, lambda: f"{list(wanted.values())} in {seen}", seconds)
 
 
 def has_it(sim: Sim, neighbour: Tenant, exact: bool) -> None:

@@ -61,7 +61,7 @@ def test_what_lives_on_is_metered_and_bounded(
     assert sim.busy_ns(worker.pid) >= 50 * MS, "2 ms may be in flight"
     worker.do("ok(d.cuCtxSynchronize())")
     assert sim.busy_ns(worker.pid) == 60 * MS
-    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"metered: {grant.slot().busy_ns}")
+    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, lambda: f"metered: {grant.slot().busy_ns}")
 
 
 @pytest.mark.parametrize("way", ["release", "detach"])
@@ -166,7 +166,7 @@ def test_work_for_a_stream_that_is_gone_is_unowned(
     worker.do("for _ in range(30): spin(1_000_000, again)")
     assert sim.busy_ns(worker.pid) >= 55 * MS, "the other context's end took none of its marks"
     worker.do("ok(d.cuStreamSynchronize(again))")
-    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"metered: {grant.slot().busy_ns}")
+    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, lambda: f"metered: {grant.slot().busy_ns}")
 
 
 # ---- captures that are never ended

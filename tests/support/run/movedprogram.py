@@ -178,4 +178,4 @@ def pool_is_empty(daemon: Any) -> None:
         pool = daemon.client.node()["host_pool"]
         return pool["used"], pool["reserved"], pool["segments"]
 
-    until(lambda: counts() == (0, 0, 0), f"the host pool has all of it back: {counts()}")
+    until(lambda: counts() == (0, 0, 0), lambda: f"the host pool has all of it back: {counts()}")

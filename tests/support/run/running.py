@@ -166,7 +166,7 @@ class Daemon:
                 self.process = subprocess.Popen(
                     self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
-        until(self.answers, f"daemon ready, see {self.log.read_text()[-2000:]}", 20)
+        until(self.answers, lambda: f"daemon ready, see {self.log.read_text()[-2000:]}", 20)
         if pid := self.client.node().get("sim_pid"):
             with contextlib.suppress(KeyError):
                 os.close(self.simulators.pop(pid))
@@ -294,7 +294,11 @@ class Daemon:
         assert not self.false_alarms()
         until(lambda: not self.client.grants(), "the grants end", 60)
         # The daemon removes files of an unused grant in the background.
-        until(lambda: not self.grant_dirs() and not self.specs(), f"files go: {self.grant_dirs()} {self.specs()}", 20)
+        until(
+            lambda: not self.grant_dirs() and not self.specs(),
+            lambda: f"files go: {self.grant_dirs()} {self.specs()}",
+            20,
+        )
         # Includes cgroups of earlier runs: grant names are never reused. They are siblings of this process's own.
         ours = {f"{cgroup.PREFIX}{grant['id']}" for grant in self.client.grants(ended=True)}
         parent = cgroup.below(os.getpid(), "any").path.parent

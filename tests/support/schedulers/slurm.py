@@ -146,5 +146,9 @@ class Slurm:
         path = self.directory / f"out-{job}"
         return path.read_text() if path.exists() else ""
 
+    def logs(self) -> str:
+        """The last lines that slurmctld and slurmd wrote, prologs and epilogs too."""
+        return "\n".join((self.directory / name).read_text()[-4000:] for name in ("ctld.log", "slurmd.log"))
+
     def cancel(self, job: int | str) -> None:
         self._run("scancel", str(job))
