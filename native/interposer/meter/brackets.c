@@ -87,11 +87,11 @@ static void charge_launch(struct gs_meter *meter, struct gs_queue *queue, struct
     gs_timeline_add(meter, done - (uint64_t)took, done, took, 1);
     return;
   }
-  gs_timeline_fill(meter, done - (uint64_t)took, done, took - queue->seen_ns);
-  meter->credit += maximum(queue->seen_ns - took, 0);
-  segment->excess += queue->seen_ns;
+  gs_timeline_fill(meter, done - (uint64_t)took, done, took - queue->seen_charged);
+  gs_meter_refund(meter, queue->seen_charged - took);
+  segment->excess += queue->seen_charged;
   queue->seen_from = queue->seen_to;
-  queue->seen_ns = 0;
+  queue->seen_ns = queue->seen_charged = 0;
 }
 
 /* What the launch took. Others may have been on the device meanwhile. A stream that was held reaches the first event in
@@ -190,8 +190,21 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (!function || function->key != queue->sampled_key)
     return;
   look_beside(meter, queue, function, residents, &sample);
-  bool known = function->observed >= GS_METER_TRUSTED, far = gs_function_far(function, sample.took);
-  if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {
+  bool known = function->observed >= GS_METER_TRUSTED;
+  bool delayed = residents > 1 && known && sample.shared && gs_is_late(sample.took, function->estimate);
+  if (delayed) {
+    if (seen)
+      gs_siblings_note(meter, (struct gs_among){.from = begun,
+                                                .to = done,
+                                                .pending = sample.took,
+                                                .own = function->estimate,
+                                                .residents = residents,
+                                                .weight = queue->sampled_weight,
+                                                .came = !sample.slice});
+    sample.took = function->estimate;
+  }
+  bool far = gs_function_far(function, sample.took);
+  if (seen && (known || !sample.shared) && (far || delayed || queue->sampled_first)) {
     charge_launch(meter, queue, segment, done, sample.took);
     queue->run = (struct gs_run){begun, done, sample.took, !sample.slice};
     seen_until(queue, segment, function, done);

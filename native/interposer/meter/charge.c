@@ -65,7 +65,7 @@ static void found_late(struct gs_meter *meter, const struct gs_shown *shown, dou
 }
 
 static bool is_late(const struct gs_shown *shown, double took) { /* small errors of many launches add up */
-  return gs_is_late(gs_own_time(took, shown->residents), shown->expected + shown->total / 4);
+  return gs_is_late(took, shown->expected + shown->total / 4);
 }
 
 /* What a segment took was seen, so what it took beyond its estimate need not be made up for any more. */
@@ -120,23 +120,52 @@ static void charge_end(struct gs_meter *meter, struct gs_queue *queue, const str
          gs_meter_fit(meter, segment, maximum(total - rest, 0), 0, maximum(room - seen, 0) + clock));
 }
 
+/* The lengths of its launches are known, and only other processes of the grant may have been on the device as well. */
+static void charge_among(struct gs_meter *meter, const struct gs_shown *shown, double room) {
+  const struct gs_segment *segment = shown->segment;
+  uint64_t from = shown->whole || shown->recorded < shown->begin ? shown->begin : shown->recorded;
+  double took = gs_meter_fit(meter, segment, shown->likely, 0, room + GS_METER_CLOCK_NS);
+  double left = took - minimum(shown->charged, took), pending = after(shown->done, from);
+  /* At its end, if that is not theirs: they may have had slices in between. */
+  uint64_t last = shown->done - (uint64_t)minimum(left, after(shown->done, shown->begin));
+  if (segment->share < GS_METER_MOSTLY)
+    left -= gs_timeline_add(meter, last, shown->done, left, 1);
+  else
+    left -= gs_timeline_fill(meter, last, shown->done, left);
+  gs_timeline_add(meter, shown->begin, last, left, 1);
+  if (shown->longest || segment->clouded)
+    return;
+  struct gs_among one = {.from = from, .to = shown->done, .pending = pending - segment->stalled};
+  one.own = maximum(took, shown->charged);
+  one.residents = shown->residents;
+  one.came = shown->came;
+  one.weight = segment->launches == 1 ? maximum(segment->weight, 1) : 1;
+  struct gs_function *function = gs_segment_function(segment);
+  uint32_t n = segment->launches - (segment->seen_until > 0);
+  if (function && shown->whole)
+    one.whole = (struct gs_kind){function, function->key, n};
+  gs_siblings_note(meter, one);
+}
+
 /* The lengths of its launches are known, and the process had the device alone: it took as long as was seen. */
 static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
   const struct gs_segment *segment = shown->segment;
   double room = maximum(after(shown->done, shown->begin) - segment->stalled, 0), off = room - shown->total;
   bool same = segment->launches == 1 && off < GS_METER_CLOCK_NS && -off < GS_METER_CLOCK_NS;
+  if (shown->residents > 1) {
+    charge_among(meter, shown, room);
+    return;
+  }
   if (is_late(shown, shown->lag))
-    found_late(meter, shown, gs_own_time(shown->lag, shown->residents));
-  if (shown->longest && shown->residents <= 1) {
+    found_late(meter, shown, shown->lag);
+  if (shown->longest) {
     charge(meter, queue, shown, shown->begin, shown->done, minimum(shown->likely, room + GS_METER_CLOCK_NS));
   } else if (segment->clouded || (shown->whole && same)) {
     charge(meter, queue, shown, shown->begin, shown->done,
            gs_meter_fit(meter, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
   } else if (shown->whole) {
-    /* other processes of the grant may have had the rest */
-    double took = minimum(maximum(shown->total, gs_own_time(room, shown->residents)), room);
-    charge(meter, queue, shown, shown->begin, shown->done, took);
-    balance_seen(meter, shown, took);
+    charge(meter, queue, shown, shown->begin, shown->done, room);
+    balance_seen(meter, shown, room);
   } else {
     charge_end(meter, queue, shown, room);
   }

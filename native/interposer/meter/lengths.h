@@ -68,11 +68,6 @@ static inline uint64_t gs_queue_latest(const struct gs_queue *queue, uint64_t at
 }
 /* Whether work took so much longer than expected that the estimate is wrong. */
 static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
-/* The part of the time that work took which shows its own length: the grant's other processes may have had their time
- * slices first. */
-static inline double gs_own_time(double took, uint32_t residents) {
-  return residents <= 1 ? took : maximum(took - GS_METER_UNSLICED_NS, 0);
-}
 /* Returns the charge by estimate for work that had `room` ns at most, and at least `least`; carries the rest over. */
 double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, double estimate, double least,
                     double room);
@@ -86,6 +81,16 @@ void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed);
 void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later);
 /* Charges what is known by now, or old. */
 void gs_meter_settle(struct gs_meter *meter, uint64_t now);
+
+/* ---- siblings.c ---- */
+
+/* A segment took longer than expected while other processes of the grant had work. What of that is charged to nobody in
+ * the end is charged to this process. */
+void gs_siblings_note(struct gs_meter *meter, struct gs_among one);
+/* Charges that, for what was so long ago that the others have been charged. */
+void gs_siblings_explain(struct gs_meter *meter, uint64_t now);
+/* What work that had `had` ns of the device surely had of it if each of the others had a time slice first. */
+double gs_siblings_left(double had, uint32_t residents);
 
 /* ---- runs.c ---- */
 

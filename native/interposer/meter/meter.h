@@ -33,13 +33,15 @@ enum {
   GS_METER_CLASSES = 16,     /* of the lengths of a function's launches: below 2 us, 4 us, 8 us and so on */
   GS_METER_PIECES = 64,      /* of the time line */
   GS_METER_UNSETTLED = 8,    /* times beside others that are not charged yet */
-  GS_METER_TURNS = 128,      /* changes of the others on the device that are remembered; a power of two */
+  GS_METER_AMONG = 64,  /* segments beside the grant's other processes that are not explained yet; a power of two */
+  GS_METER_TURNS = 128, /* changes of the others on the device that are remembered; a power of two */
   /* What the host cannot know better. */
   GS_METER_CLOCK_NS = 3000,      /* device times are mapped to host times this exactly */
   GS_METER_LAG_NS = 15000,       /* a mark done this long after it was recorded had work before it */
   GS_METER_LATE_NS = 25000,      /* waking a thread up takes less */
   GS_METER_GAP_NS = 50000,       /* a thread that took this long for a call or two may have lost its processor */
   GS_METER_UNSLICED_NS = 200000, /* others rarely get a time slice between two events closer than this */
+  GS_METER_SWITCH_NS = 25000,    /* changing from one process to another costs the device about this */
   GS_METER_SLICE_NS = 2500000,   /* longest time slice of the device */
   GS_METER_TAIL_NS = 3000000,    /* for this long into a lease, work of the previous one may be on the device */
   GS_METER_HEARD_NS = 100000,    /* others are done up to this long before this process learns it */
@@ -162,7 +164,8 @@ struct gs_queue {
   bool anchored;
   bool unclocked; /* when it was made, no mark had shown yet how its context's clock runs. Set by the caller */
   uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
-  double seen_ns;              /* what was charged for it */
+  double seen_ns;              /* what it surely was of it, */
+  double seen_charged;         /* and what of that was not charged before, to this process or another of the grant */
   struct gs_run run;           /* the last one */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */
   bool put_off;                /* because that one followed repeated ones */
@@ -214,6 +217,19 @@ struct gs_unsettled {
   double charged; /* if so: what it was charged */
 };
 
+/* A segment of launches of known length, while other processes of the grant had work. */
+struct gs_among {
+  uint64_t from, to;
+  double pending;       /* it was at work for so long, */
+  double own;           /* and charged so much */
+  double theirs;        /* what the others were charged for that time, when last looked at */
+  double weight;        /* it was chosen out of so many */
+  uint64_t since;       /* if more than one: none of the others was seen to end since then */
+  struct gs_kind whole; /* its launches, if it was seen whole, and they are of one function */
+  uint32_t residents;
+  bool came; /* its stream had no work before: the device changed to this process, if that was not the last there */
+};
+
 /* The fields that each launch needs come first; the large arrays follow. */
 struct gs_meter {
   double busy;
@@ -255,6 +271,8 @@ struct gs_meter {
   double credit; /* charged too much for launches of unknown length: what is charged next is less by this */
   uint32_t unsettled;
   struct gs_unsettled pending[GS_METER_UNSETTLED];
+  uint32_t noted, explained; /* number of segments among other processes */
+  struct gs_among among[GS_METER_AMONG];
   struct gs_turn turn[GS_METER_TURNS];
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
@@ -401,6 +419,9 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 /* The same if others hardly have work: where they leave more than half of the device, that is what this process got. */
 double gs_meter_likely(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
+/* Charged too much by so many ns, if that is positive. What was denied to the grant's other processes, because this one
+ * was charged for the same instants, stays with it. */
+void gs_meter_refund(struct gs_meter *meter, double ns);
 /* Lower bound of the time between two instants for which this process had the device to itself. */
 double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to);
 /* What this process had of the device between two instants if it had work all the time, which is estimated to take

@@ -91,6 +91,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   double weight = mark->segment.weight;
   if (!mark->start && queue->anchored && done > queue->previous_done && shown.done > shown.begin && !seen)
     gs_charge_segment(meter, queue, &shown);
+  gs_siblings_explain(meter, done);
   drop_oldest(meter, queue);
   if (done > meter->done_at)
     meter->done_at = done;
@@ -111,7 +112,7 @@ void gs_meter_unready(struct gs_meter *meter, struct gs_queue *queue, uint64_t n
   double had, total = gs_segment_now(&mark->segment);
   if (mark->start || mark->segment.clouded || now <= from)
     return;
-  had = gs_own_time(gs_meter_had(meter, from, now, false, 0).least, residents);
+  had = gs_siblings_left(gs_meter_had(meter, from, now, false, 0).least, residents);
   /* what is only a little late is charged when the mark is done */
   if (had < 2 * GS_METER_SLICE_NS || !gs_is_late(had, after(mark->after_all, from) + total))
     return;

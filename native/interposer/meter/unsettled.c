@@ -34,7 +34,7 @@ static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
   if (!known(one))
     took = maximum(had.least - segment->stalled, one->charged);
   gs_timeline_fill(meter, one->from, one->to, took - one->charged);
-  meter->credit += maximum(one->charged - took, 0);
+  gs_meter_refund(meter, one->charged - took);
 }
 
 void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later) {
@@ -57,6 +57,7 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
       charge(meter, one);
   }
   meter->unsettled = kept;
+  gs_siblings_explain(meter, now);
 }
 
 void gs_meter_end(struct gs_meter *meter) { gs_meter_settle(meter, UINT64_MAX); }

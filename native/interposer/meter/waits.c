@@ -44,6 +44,8 @@ static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64
     from = waited.began;
   double expected = after(expected_at, from), worked = maximum(gs_meter_exclusive(meter, from, done) - expected, 0);
   double late = worked + after(waited.until, done > from ? done : from);
+  if (waited.residents > 1) /* the work may have waited for theirs: siblings.c */
+    late -= worked, worked = 0;
   if (!waited.returned || !gs_is_late(late + expected, expected))
     return;
   meter->late += late;
@@ -65,11 +67,21 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
     return false;
   took = ours ? gs_meter_had(meter, waited.began, waited.until, false, expected).least
               : gs_meter_exclusive(meter, waited.began, waited.until);
-  if (!gs_is_late(gs_own_time(took, waited.residents), expected))
+  if (!gs_is_late(took, expected))
     return false;
   if (waited.returned) {
     took = expected + worked(meter, took - expected);
     meter->ask = ASK;
+  }
+  if (waited.residents > 1) {
+    if (!__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
+      gs_siblings_note(meter, (struct gs_among){.from = waited.began,
+                                                .to = waited.until,
+                                                .pending = took,
+                                                .own = expected,
+                                                .residents = waited.residents,
+                                                .came = true});
+    return false;
   }
   gs_purse_found(meter, took - expected - GS_METER_KNEE * (queue->recent ? queue->recent->estimate : 0));
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
@@ -97,14 +109,17 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
 void gs_meter_had_work(struct gs_meter *meter, struct gs_queue *queue, uint64_t from, uint64_t to) {
   if (from != queue->seen_to) {
     queue->seen_from = from;
-    queue->seen_ns = 0;
+    queue->seen_ns = queue->seen_charged = 0;
   }
-  double more = gs_meter_had(meter, queue->seen_from, to, true, 0).least - queue->seen_ns;
+  double had = gs_meter_had(meter, queue->seen_from, to, true, 0).least;
+  double more = gs_siblings_left(had, meter->residents) - queue->seen_ns;
   queue->seen_to = to;
   if (more <= 0)
     return;
+  double charged = gs_timeline_fill(meter, queue->seen_from, to, more);
   queue->seen_ns += more;
-  queue->open.excess -= gs_timeline_fill(meter, queue->seen_from, to, more);
+  queue->seen_charged += charged;
+  queue->open.excess -= charged;
 }
 
 /* The stream was seen at work out of the marks' sight, with launches of unknown length: the rest of its residency. */

@@ -8,6 +8,7 @@
  * estimated. */
 #include "interposer/time/marks/query.h"
 
+#include "interposer/time/marks/bracket.h"
 #include "interposer/time/marks/events.h"
 #include "interposer/time/marks/inside.h"
 #include "interposer/time/marks/residency.h"
@@ -73,6 +74,14 @@ static CUresult ask(struct gs_stream *stream, uint64_t launches) {
   return result;
 }
 
+/* What it shows is not charged by estimate as well. Under `reaping`. */
+static void take_bracket(struct gs_stream *stream) {
+  struct gs_inside inside;
+  gs_inside_begin(&inside, NULL);
+  gs_bracket_take(stream);
+  gs_inside_end(&inside);
+}
+
 /* Under `reaping`. */
 static void query(struct gs_stream *stream, uint64_t patience) {
   struct gs_time_device *device = stream->device;
@@ -90,6 +99,8 @@ static void query(struct gs_stream *stream, uint64_t patience) {
   if (!overdue)
     return;
   CUresult result = gs_repeat_known_done(stream) ? CUDA_SUCCESS : ask(stream, launches);
+  if (result != CUDA_ERROR_NOT_READY)
+    take_bracket(stream);
   gs_biased_take(&device->lock);
   now = gs_now();
   if (gs_stream_launches(stream) == launches && queue->head == queue->tail) {

@@ -22,6 +22,9 @@ CROWDS = {
     "helpers of an uneven one": [("batch", 10 * US, 0, 2000 * US), *[HELPER] * 3],
     "a loop and one that waits": [("sync", 20 * US, 100 * US), ("deep", 100 * US)],
     "two that wait": [("sync", 20 * US, 50 * US)] * 2,
+    "eight that wait": [("sync", 200 * US, 2 * US)] * 8,
+    "eight that wait for short ones": [("sync", 20 * US, 2 * US)] * 8,
+    "forty that wait": [("sync", 200 * US, 2 * US)] * 40,
     "ranks": [("batch", 10 * US, 100 * US)] * 2,
     "long kernels": [("deep", 5000 * US)] * 2,
 }
@@ -58,6 +61,5 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
     print(
         f"{crowd}: {metered / true - 1:+.1%} of {true / MS:.1f} ms, with changes {metered / (true + switched) - 1:+.1%}"
     )
-    # Switching time is charged where the device is fully used. Helpers beside a loop: 3.4 % below to 4.3 % above the
-    # true time in 14 runs on a quiet machine.
-    assert 0.95 * true - MS <= metered <= 1.05 * (true + switched) + MS
+    # Of the time in which the device changes between them, that is charged which cannot be told from work.
+    assert 0.95 * true - MS <= metered <= 1.05 * true + switched / 2 + MS

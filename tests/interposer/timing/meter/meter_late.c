@@ -29,19 +29,6 @@ static void check_mark_behind_its_launch(void) {
   }
 }
 
-static void check_residents(void) {
-  /* The mark waited, and the grant's other process may have had a slice of that time. */
-  const uint64_t waited[] = {150000, 400000}, least[] = {20000, 200000};
-  for (int i = 0; i < 2; i++) {
-    fresh();
-    struct gs_function *function = known(0x1000, 20000);
-    queues[0].made = now + 2000;
-    marked(0, function, 1, now + 2000);
-    gs_meter_reap(&meter, &queues[0], now + waited[i], 1, 2);
-    CHECK(near(meter.busy, least[i], 2 * GS_METER_CLOCK_NS) && function->estimate == 20000);
-  }
-}
-
 static void check_briefly_held(void) {
   const double host = 2000; /* of `bracket` */
   /* The launch was called between the two events: it took no less than what is left of the time, and no more. */
@@ -204,7 +191,6 @@ void check_late(void) {
   check_mark_before_a_wait();
   check_repeated_before_a_wait();
   check_mark_behind_its_launch();
-  check_residents();
   check_briefly_held();
   check_short_one_briefly_held();
   check_start_mark();

@@ -2,7 +2,7 @@
  *
  * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS [SEED]]], which prints "truth metered wall bare", in ns. PROGRAM is
  * a name from the table below, then words that modify it (see `main`), then its numbers, each after a colon. */
-#include "modelled_gpu.h"
+#include "modelled_others.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +286,12 @@ int main(int argc, char **argv) {
               : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS
                                             : FOREIGN_IN_TURN;
 
+  /* "among": beside other processes of its grant that do the same; "bystanders": that hardly do anything. */
+  if (strstr(words, "among") || strstr(words, "bystanders"))
+    foreign = SIBLINGS;
+  sibling_ns = strstr(words, "bystanders") ? 2000 : asked.ns;
+  sibling_pause = strstr(words, "bystanders") ? 1000000 : 0;
+
   uint64_t began = now;
   metered = false;
   restart();
@@ -296,7 +302,8 @@ int main(int argc, char **argv) {
   began = now;
   run((size_t)program, &asked);
   gs_meter_end(&meter);
-  printf("%llu %.0f %llu %llu\n", (unsigned long long)truth, meter.busy, (unsigned long long)(now - began),
-         (unsigned long long)bare);
+  report(UINT64_MAX);
+  printf("%llu %.0f %llu %llu\n", (unsigned long long)(truth + siblings_truth), meter.busy + siblings_charged,
+         (unsigned long long)(now - began), (unsigned long long)bare);
   return 0;
 }

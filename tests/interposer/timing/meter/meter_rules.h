@@ -33,5 +33,6 @@ void check_beside(void);
 void check_waits(void);
 void check_late(void);
 void check_alike(void);
+void check_siblings(void);
 
 #endif

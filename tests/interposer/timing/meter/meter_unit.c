@@ -371,5 +371,6 @@ int main(void) {
   check_waits();
   check_late();
   check_alike();
+  check_siblings();
   return 0;
 }

@@ -96,7 +96,7 @@ static void take_sample(int s) {
                       queues[s].sampled_held == GS_HELD ? queues[s].sampled_closed : queues[s].sampled_from);
   gs_meter_sampled(&meter, &queues[s],
                    (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
-                   clocks[0].set ? gs_clock_host(&clocks[0], bracket[s][0] - skew) : 0, 1);
+                   clocks[0].set ? gs_clock_host(&clocks[0], bracket[s][0] - skew) : 0, residents());
 }
 
 void reap(void) {
@@ -124,7 +124,7 @@ void reap(void) {
     gs_meter_read(&meter, (double)(QUERY + reading));
     gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
     gs_clock_not_after(&clocks[0], done - skew, now);
-    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
+    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), residents());
   }
 }
 
@@ -268,7 +268,7 @@ void sync_stream(int s) {
     return;
   reap();
   take_sample(s);
-  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1, true});
+  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, residents(), true});
   check_bounds();
 }
 

@@ -11,8 +11,9 @@ enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
 
 /* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or always
  * from the first second on; or none, but claimed to be always there from then on; or always, but it yields to this program
- * whenever that launches, and is back when that has been idle for 0.2 to 20 ms. */
-enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_CLAIMED, FOREIGN_YIELDS };
+ * whenever that launches, and is back when that has been idle for 0.2 to 20 ms. Or no other tenant's, but that of three
+ * more processes of the same grant, which launch kernels of `sibling_ns` and wait for each. */
+enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_CLAIMED, FOREIGN_YIELDS, SIBLINGS };
 
 static const uint64_t first_instant = 1000000000000u; /* when a program starts */
 
@@ -29,6 +30,10 @@ extern uint64_t seed;          /* of `chance` */
 extern uint64_t first_seed;    /* of `chance` and of the meter's choices, after `restart` */
 extern bool metered;           /* false: the program runs without the meter */
 extern enum others foreign;
+extern uint64_t sibling_ns,
+    sibling_pause;              /* how long their kernels are, and how long they wait after one, on average */
+extern uint64_t siblings_truth; /* what they did, */
+extern double siblings_charged; /* and were charged: none of that was charged before to this process or to them */
 
 /* A number below `below`. */
 uint64_t chance(uint64_t below);

@@ -2,7 +2,12 @@
 
 #include <string.h>
 
+#include "interposer/meter/charged.h"
+#include "page/gs_page.h"
+
 enum others foreign;
+uint64_t sibling_ns, sibling_pause, siblings_truth;
+double siblings_charged;
 
 static uint64_t noticed; /* the gate thread has seen all changes up to here */
 
@@ -20,6 +25,69 @@ static struct {
   bool noticed_tail, noticed_loss;
 } lease;
 
+/* Of SIBLINGS: what the others did on the device. They are charged for it, exactly, when they have learned of it. */
+enum { COUNT = 3, CHANGE = 20000, REPORT_MOST = 5000000, UNREPORTED = 1024 };
+static struct {
+  uint64_t launched, from, to, at;
+} unreported[UNREPORTED];
+static uint32_t reports;
+static uint64_t next_launch[COUNT], charged[GS_CHARGED_WORDS];
+
+/* Where another process was charged for that time, it had it at another time since it was launched. */
+static void charge_sibling(uint64_t launched, uint64_t from, uint64_t to) {
+  double had = (double)(to - from), counted = gs_charged_add(charged, from, to, 1, 1);
+  if (from > launched && had > counted)
+    counted += gs_charged_add(charged, launched, from, (had - counted) / (double)(from - launched), 1);
+  siblings_charged += counted;
+}
+
+void report(uint64_t until) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < reports; i++)
+    if (unreported[i].at <= until)
+      charge_sibling(unreported[i].launched, unreported[i].from, unreported[i].to);
+    else
+      unreported[left++] = unreported[i];
+  reports = left;
+}
+
+/* The device is this process's from `begin` on: when its kernel begins, after a slice for each of the others with work. */
+static uint64_t after_siblings(uint64_t begin) {
+  uint64_t at = begin;
+  for (int i = 0; i < COUNT; i++) {
+    if (next_launch[i] > at)
+      continue;
+    uint64_t slice = sibling_ns < SLICE ? sibling_ns : SLICE;
+    at += CHANGE + slice;
+    siblings_truth += slice;
+    if (reports == UNREPORTED)
+      report(UINT64_MAX);
+    unreported[reports].launched = next_launch[i];
+    unreported[reports].from = at - slice;
+    unreported[reports].to = at;
+    unreported[reports++].at = at + chance(REPORT_MOST);
+    next_launch[i] = at + (sibling_pause > 0 ? chance(2 * sibling_pause) : 0);
+  }
+  return at > begin ? at + CHANGE : begin;
+}
+
+/* A process keeps the device for a slice, unless it runs dry; an event in between takes less than EVENTS. */
+static uint64_t slice_until, last_end;
+static uint64_t worked_among(uint64_t begin, uint64_t ns) {
+  enum { EVENTS = 3000 };
+  for (uint64_t part; ns > 0; ns -= part, begin += part) {
+    if (begin > last_end + EVENTS || begin >= slice_until) {
+      begin = after_siblings(begin);
+      slice_until = begin + SLICE;
+    }
+    part = begin + ns < slice_until ? ns : slice_until - begin;
+    last_end = begin + part;
+  }
+  return begin;
+}
+
+uint32_t residents(void) { return foreign == SIBLINGS ? 1 + COUNT : 1; }
+
 bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
   if (foreign == FOREIGN_YIELDS)
@@ -32,18 +100,20 @@ bool foreign_at(uint64_t t) {
 bool held_at(uint64_t t) {
   if (foreign == FOREIGN_YIELDS)
     return t >= lease.granted && t < lease.lost;
-  return foreign == ALONE || t % PERIOD < LEASE;
+  return foreign == ALONE || foreign == SIBLINGS || t % PERIOD < LEASE;
 }
 
 uint32_t lease_at(uint64_t t) {
   if (foreign == FOREIGN_YIELDS)
     return lease.word + !held_at(t);
-  return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
+  return foreign == ALONE || foreign == SIBLINGS ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
 }
 
 uint64_t worked(uint64_t begin, uint64_t ns) {
   if (foreign == ALONE || foreign == FOREIGN_CLAIMED)
     return begin + ns;
+  if (foreign == SIBLINGS)
+    return worked_among(begin, ns);
   while (ns > 0) {
     uint64_t step = 10000 - begin % 10000;
     bool ours = !foreign_at(begin) || begin / SLICE % 2 == 0;
@@ -95,7 +165,9 @@ void regain(void) {
 
 void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE + GAP};
-  if (foreign == ALONE)
+  if (foreign == SIBLINGS)
+    report(now);
+  if (foreign == ALONE || foreign == SIBLINGS)
     return;
   if (foreign == FOREIGN_YIELDS) {
     if (!lease.noticed_tail && now >= lease.tail_until + NOTICE) {
@@ -122,4 +194,12 @@ void others_anew(void) {
   memset(&lease, 0, sizeof lease);
   lease.word = 1;
   noticed = 0;
+  memset(charged, 0, sizeof charged);
+  memset(next_launch, 0, sizeof next_launch);
+  reports = 0;
+  siblings_truth = 0;
+  siblings_charged = 0;
+  slice_until = last_end = 0;
+  meter.residents = residents();
+  meter.charged = foreign == SIBLINGS ? charged : NULL;
 }

@@ -17,10 +17,16 @@ uint64_t worked(uint64_t begin, uint64_t ns);
 /* The same for a launch, which keeps the lease. */
 uint64_t launched(uint64_t begin, uint64_t ns);
 
+/* Number of processes of the grant that are on the device. */
+uint32_t residents(void);
+
+/* The others of the grant are charged for what they learn of until then. */
+void report(uint64_t until);
+
 /* Asks the other for the lease. */
 void regain(void);
 
-/* Tells the meter of changes of the lease word and of the other's work, a little after they happened. */
+/* Tells the meter of changes of the lease word and of the others' work, a little after they happened. */
 void notice(void);
 
 /* The program is new. */

@@ -131,6 +131,15 @@ FAMILIES = {
         turns(("turnsclaimed", "hostturnsclaimed", "turnslater"), (300, 2000, 7000), 4_000_000), 0.05
     ),
     "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.45, 0.05),
+    "four processes of a grant at the same time": Family(
+        each(("syncamong", "b2bamong", "hostamong"), (2, 20, 200, 1000, 3000), 2000), 0.04
+    ),
+    "the same, of uneven lengths": Family(
+        each(("unevensyncamong", "unevenamong", "unevenhostamong"), (20, 200, 1000, 3000), 5000), 0.1, 0.02
+    ),
+    "rare long launches among processes that hardly work": Family(
+        rare("rarebystanders", "rarebatchbystanders", "rareunseenbystanders"), 0.2, 0.03
+    ),
     "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.08, runs=100),
     "the same beside one who takes what is idle": Family(
         [Case("pulseyields:1", 5 * MS), Case("pulseyields:0", 100 * US), Case("pulseyields:0", MS)],

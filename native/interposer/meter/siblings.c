@@ -1,0 +1,88 @@
+/* The grant's other processes. What keeps a launch of known length waiting is their work, and the device's changes between
+ * them; it is charged where it was done. Only what nobody was charged for, and changes do not explain, was this process's
+ * own after all: that is known once all have seen the end of what they had on the device. */
+#include "interposer/meter/charged.h"
+#include "interposer/meter/lengths.h"
+#include "page/gs_page.h"
+
+static const double ALONE = 0.02; /* so small a part of it is charged to others because words are coarse */
+enum {
+  REPORTED_NS = 40000000, /* by then the others know what they had: a thread may wait for a processor for so long */
+  CHANGES = 20            /* the device does not change to another process for less than a part in this many of that */
+};
+
+/* What the others are charged in that time by now: in whole words, if there are any, since what came before and after may
+ * share a word with it. This process was charged for the end of it. It may be so long ago that less is known than before. */
+static void look(const struct gs_meter *meter, struct gs_among *one) {
+  const uint64_t word = UINT64_C(1) << GS_CHARGED_SHIFT;
+  uint64_t from = (one->from + word - 1) / word * word, to = one->to / word * word, own = one->to - (uint64_t)one->own;
+  if (!meter->charged)
+    return;
+  if (to <= from) {
+    from = one->from;
+    to = one->to;
+  }
+  double theirs = gs_charged_between(meter->charged, from, to) - after(to, own > from ? own : from);
+  one->theirs = maximum(one->theirs, theirs * after(one->to, one->from) / after(to, from));
+}
+
+/* The time line may have forgotten that time; but it is part of what all processes were charged. */
+static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double ns, uint32_t residents) {
+  if (to <= from || ns <= 0)
+    return 0;
+  double counted = gs_charged_add(meter->charged, from, to, minimum(ns / (double)(to - from), 1), 1.0 / residents);
+  meter->busy += counted;
+  return counted;
+}
+
+/* Nobody else had the device then: its launches took as long as was seen. */
+static void learn(const struct gs_among *one) {
+  const struct gs_kind *kind = &one->whole;
+  double each = one->pending / maximum(kind->launches, 1);
+  if (kind->launches > 0 && kind->function->key == kind->key && !gs_function_far(kind->function, each))
+    gs_function_learn(kind->function, each, kind->launches > 1 ? kind->launches : one->weight, kind->launches == 1);
+}
+
+static void explain(struct gs_meter *meter, struct gs_among *one) {
+  if (!meter->charged)
+    return;
+  look(meter, one);
+  double changes = minimum(CHANGES * one->theirs, (double)one->residents * GS_METER_SWITCH_NS);
+  changes += one->came ? GS_METER_GAP_NS : 0;
+  double missed = one->pending - one->own - one->theirs - changes;
+  if (!one->came && one->theirs < ALONE * one->pending)
+    learn(one);
+  if (missed <= GS_METER_CLOCK_NS)
+    return;
+  double found = charge(meter, one->from, one->to, missed, one->residents);
+  if (one->since > 0)
+    charge(meter, one->since, one->from, missed * (one->weight - 1), one->residents);
+  meter->balance = maximum(meter->balance - found, 0);
+  meter->late += found;
+  meter->worked += found;
+  gs_purse_found(meter, found * one->weight);
+}
+
+static struct gs_among *oldest(struct gs_meter *meter) { return &meter->among[meter->explained % GS_METER_AMONG]; }
+
+void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
+  if (one.to <= one.from || (one.whole.launches == 0 && one.pending < one.own + GS_METER_LATE_NS))
+    return;
+  if (one.weight > 1 && one.from < meter->unseen_until)
+    one.since = meter->unseen_since;
+  look(meter, &one);
+  if (meter->noted - meter->explained == GS_METER_AMONG) {
+    explain(meter, oldest(meter));
+    meter->explained++;
+  }
+  meter->among[meter->noted++ % GS_METER_AMONG] = one;
+}
+
+void gs_siblings_explain(struct gs_meter *meter, uint64_t now) {
+  for (; meter->noted != meter->explained && now >= oldest(meter)->to + REPORTED_NS; meter->explained++)
+    explain(meter, oldest(meter));
+}
+
+double gs_siblings_left(double had, uint32_t residents) {
+  return residents <= 1 ? had : maximum(had - (residents - 1.0) * GS_METER_SLICE_NS, 0);
+}
