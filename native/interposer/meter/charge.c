@@ -28,7 +28,7 @@ static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, do
   struct gs_function *function = gs_segment_function(segment);
   double missed = took - shown->total, weight = maximum(segment->weight, 1);
   uint32_t n = segment->launches - (segment->seen_until > 0);
-  if (shown->residents > 1 || !function)
+  if (shown->residents > 1 || !function || shown->behind) /* others may have had a part of it */
     return;
   if (gs_function_far(function, missed + function->estimate)) { /* one of them was */
     gs_purse_found(meter, n == 1 ? missed * weight : missed);

@@ -57,6 +57,7 @@ static struct gs_shown look(const struct gs_meter *meter, const struct gs_queue 
     double room = maximum(after(shown.done, shown.begin) - segment->stalled, 0) + GS_METER_CLOCK_NS;
     shown.likely = gs_segment_within(segment, shown.total, room, shown.done);
   }
+  shown.behind = mark->after_all > mark->expected + GS_METER_LAG_NS;
   shown.rest = minimum(after(mark->expected, shown.recorded), shown.total);
   shown.expected = maximum(after(mark->expected, shown.recorded), after(mark->after_all, shown.recorded));
   shown.expected = maximum(shown.expected, shown.total / maximum(segment->launches, 1));

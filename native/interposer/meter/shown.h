@@ -16,9 +16,10 @@ struct gs_shown {
   double likely;        /* and, where no work waited for its mark, that of launches which have room in this time */
   bool whole;           /* its stream was seen at work from `begin` on */
   bool longest;         /* and it took no longer than that: its mark was recorded after its one launch was done */
-  bool came;            /* its stream had no work before it */
-  bool alone;           /* no others were on the device */
-  uint32_t residents;   /* number of the grant's processes on the device */
+  bool behind;        /* other streams of the process had work when its mark was recorded, which may have come first */
+  bool came;          /* its stream had no work before it */
+  bool alone;         /* no others were on the device */
+  uint32_t residents; /* number of the grant's processes on the device */
 };
 
 /* Charges the segment, and learns from it. */

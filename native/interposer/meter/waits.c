@@ -146,7 +146,7 @@ static void charge_open(struct gs_meter *meter, struct gs_queue *queue, uint64_t
     total = gs_segment_within(open, total, after(now, from), now);
   }
   if (now > from)
-    gs_timeline_add(meter, from, now, gs_meter_fit(meter, open, total, 0, (double)(now - from)), 1);
+    gs_timeline_fill(meter, from, now, gs_meter_fit(meter, open, total, 0, (double)(now - from)));
 }
 
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {
