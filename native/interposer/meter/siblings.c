@@ -8,6 +8,7 @@
 static const double ALONE = 0.02; /* so small a part of it is charged to others because words are coarse */
 enum {
   REPORTED_NS = 40000000, /* by then the others know what they had: a thread may wait for a processor for so long */
+  INEXACT = 16,           /* what they are charged may be less than what they did by a part in so many */
   CHANGES = 20            /* the device does not change to another process for less than a part in this many of that */
 };
 
@@ -48,7 +49,7 @@ static void explain(struct gs_meter *meter, struct gs_among *one) {
     return;
   look(meter, one);
   double changes = minimum(CHANGES * one->theirs, (double)one->residents * GS_METER_SWITCH_NS);
-  changes += one->came ? GS_METER_GAP_NS : 0;
+  changes += (one->came ? GS_METER_GAP_NS : 0) + one->theirs / INEXACT;
   double missed = one->pending - one->own - one->theirs - changes;
   if (!one->came && one->theirs < ALONE * one->pending)
     learn(one);
