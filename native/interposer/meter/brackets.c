@@ -197,13 +197,13 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
       gs_siblings_note(meter, (struct gs_among){.from = begun,
                                                 .to = done,
                                                 .pending = sample.took,
-                                                .own = function->estimate,
+                                                .own = maximum(function->estimate, queue->seen_charged),
                                                 .residents = residents,
                                                 .weight = queue->sampled_weight,
                                                 .came = !sample.slice});
     sample.took = function->estimate;
   }
-  bool far = gs_function_far(function, sample.took);
+  bool far = !delayed && gs_function_far(function, sample.took);
   if (seen && (known || !sample.shared) && (far || delayed || queue->sampled_first)) {
     charge_launch(meter, queue, segment, done, sample.took);
     queue->run = (struct gs_run){begun, done, sample.took, !sample.slice};
@@ -212,6 +212,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     gs_segment_without(segment, function);
     segment->other += sample.took;
   }
+  if (delayed)
+    return;
   if (sample.own && !sample.shared && !far)
     gs_function_seen(function, sample.took, queue->sampled_burst);
   learn_sample(meter, queue, function, &sample, elapsed, far);

@@ -135,14 +135,16 @@ static void charge_among(struct gs_meter *meter, const struct gs_shown *shown, d
   gs_timeline_add(meter, shown->begin, last, left, 1);
   if (shown->longest || segment->clouded)
     return;
-  struct gs_among one = {.from = from, .to = shown->done, .pending = pending - segment->stalled};
-  one.own = maximum(took, shown->charged);
+  struct gs_among one = {.from = from, .to = shown->done, .pending = pending};
+  if (shown->whole)
+    one.pending -= segment->stalled;
+  one.own = maximum(shown->whole ? took : minimum(took, shown->rest), shown->charged);
   one.residents = shown->residents;
   one.came = shown->came;
   one.weight = segment->launches == 1 ? maximum(segment->weight, 1) : 1;
   struct gs_function *function = gs_segment_function(segment);
   uint32_t n = segment->launches - (segment->seen_until > 0);
-  if (function && shown->whole)
+  if (function && shown->whole && !shown->came)
     one.whole = (struct gs_kind){function, function->key, n};
   gs_siblings_note(meter, one);
 }

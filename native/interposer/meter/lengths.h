@@ -75,6 +75,11 @@ double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, do
  * saw their end. to: when it was made. */
 void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed);
 
+/* ---- waits.c ---- */
+
+/* Something was late by `late` ns, `worked` ns of which the device worked for it. */
+void gs_meter_late(struct gs_meter *meter, double late, double worked);
+
 /* ---- unsettled.c ---- */
 
 /* Charges the launches as soon as it is known how long the others were there. */
@@ -84,12 +89,10 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now);
 
 /* ---- siblings.c ---- */
 
-/* A segment took longer than expected while other processes of the grant had work. What of that is charged to nobody in
- * the end is charged to this process. */
+/* A segment that took longer than expected while other processes of the grant had work, or shows how long its launches
+ * are if they had none. What of its time is charged to nobody in the end is charged to this process. */
 void gs_siblings_note(struct gs_meter *meter, struct gs_among one);
-/* Charges that, for what was so long ago that the others have been charged. */
-void gs_siblings_explain(struct gs_meter *meter, uint64_t now);
-/* What work that had `had` ns of the device surely had of it if each of the others had a time slice first. */
+/* Work that was there for `had` ns: for how much of that it had the device if each of the others had one time slice. */
 double gs_siblings_left(double had, uint32_t residents);
 
 /* ---- runs.c ---- */

@@ -14,8 +14,8 @@
  * costs: a small part of the program's time, and of the time that measuring has uncovered. A launch that was chosen
  * counts for all that it was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the
  * charge. A wait that returned late is charged as far as marks have shown such delays to be the device's, while nobody
- * else had it. Launches of known length that waited for other processes of the grant are charged that, and what of the
- * wait nobody has been charged for in the end.
+ * else had it. Launches of known length that waited for other processes of the grant are charged this length, and
+ * what of the wait no process of the grant has been charged for in the end.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
@@ -166,6 +166,9 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 /* The same if others hardly have work: where they leave more than half of the device, that is what this process got. */
 double gs_meter_likely(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
+/* Charges what segments that waited for other processes of the grant had after all, once that is known: to be called now
+ * and then. siblings.c */
+void gs_meter_explain(struct gs_meter *meter, uint64_t now);
 /* Charged too much by so many ns, if that is positive. What was denied to the grant's other processes, because this one
  * was charged for the same instants, stays with it. */
 void gs_meter_refund(struct gs_meter *meter, double ns);

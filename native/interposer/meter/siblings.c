@@ -8,23 +8,28 @@
 static const double ALONE = 0.02; /* so small a part of it is charged to others because words are coarse */
 enum {
   REPORTED_NS = 40000000, /* by then the others know what they had: a thread may wait for a processor for so long */
-  INEXACT = 16,           /* what they are charged may be less than what they did by a part in so many */
-  CHANGES = 20            /* the device does not change to another process for less than a part in this many of that */
+  COVERED_NS = 80000000,  /* the words still hold so much of the time before it then */
+  INEXACT = 16,           /* what the others are charged may be less than what they did by a part in so many */
+  CHANGES = 20            /* work of so long is followed by a change that takes up to this many times as long */
 };
 
 /* What the others are charged in that time by now: in whole words, if there are any, since what came before and after may
- * share a word with it. This process was charged for the end of it. It may be so long ago that less is known than before. */
+ * share a word with it. This process was charged for its end, as far as anyone knows. It may be so long ago that less is
+ * known than before. Where all that is known is its own, the others had the rest. */
 static void look(const struct gs_meter *meter, struct gs_among *one) {
   const uint64_t word = UINT64_C(1) << GS_CHARGED_SHIFT;
-  uint64_t from = (one->from + word - 1) / word * word, to = one->to / word * word, own = one->to - (uint64_t)one->own;
-  if (!meter->charged)
+  double rest = after(one->to, one->from) - one->own;
+  uint64_t least = one->to - COVERED_NS > one->from ? one->to - COVERED_NS : one->from;
+  uint64_t from = (least + word - 1) / word * word, to = one->to / word * word, own = one->to - (uint64_t)one->own;
+  if (!meter->charged || rest <= 0)
     return;
   if (to <= from) {
-    from = one->from;
+    from = least;
     to = one->to;
   }
-  double theirs = gs_charged_between(meter->charged, from, to) - after(to, own > from ? own : from);
-  one->theirs = maximum(one->theirs, theirs * after(one->to, one->from) / after(to, from));
+  double mine = after(to, own > from ? own : from), looked = after(to, from) - mine;
+  double theirs = maximum(gs_charged_between(meter->charged, from, to) - mine, 0);
+  one->theirs = maximum(one->theirs, looked > 0 ? minimum(theirs / looked, 1) * rest : rest);
 }
 
 /* The time line may have forgotten that time; but it is part of what all processes were charged. */
@@ -36,11 +41,21 @@ static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double 
   return counted;
 }
 
+/* It stands for others, none of which was seen to end since then: they may have taken as long. */
+static void charge_others(struct gs_meter *meter, const struct gs_among *one, double missed) {
+  uint64_t since = one->from - COVERED_NS > one->since ? one->from - COVERED_NS : one->since;
+  if (one->since > 0 && missed > GS_METER_KNEE * one->own && missed > GS_METER_GAP_NS)
+    charge(meter, since, one->from, missed * (one->weight - 1), one->residents);
+}
+
 /* Nobody else had the device then: its launches took as long as was seen. */
-static void learn(const struct gs_among *one) {
+static void learn(const struct gs_meter *meter, const struct gs_among *one) {
   const struct gs_kind *kind = &one->whole;
   double each = one->pending / maximum(kind->launches, 1);
-  if (kind->launches > 0 && kind->function->key == kind->key && !gs_function_far(kind->function, each))
+  if (kind->launches == 0 || kind->function->key != kind->key || kind->function->epoch != meter->epoch ||
+      kind->function->observed < GS_METER_TRUSTED)
+    return;
+  if (!gs_function_far(kind->function, each))
     gs_function_learn(kind->function, each, kind->launches > 1 ? kind->launches : one->weight, kind->launches == 1);
 }
 
@@ -52,15 +67,13 @@ static void explain(struct gs_meter *meter, struct gs_among *one) {
   changes += (one->came ? GS_METER_GAP_NS : 0) + one->theirs / INEXACT;
   double missed = one->pending - one->own - one->theirs - changes;
   if (!one->came && one->theirs < ALONE * one->pending)
-    learn(one);
+    learn(meter, one);
   if (missed <= GS_METER_CLOCK_NS)
     return;
   double found = charge(meter, one->from, one->to, missed, one->residents);
-  if (one->since > 0)
-    charge(meter, one->since, one->from, missed * (one->weight - 1), one->residents);
+  charge_others(meter, one, missed);
   meter->balance = maximum(meter->balance - found, 0);
-  meter->late += found;
-  meter->worked += found;
+  gs_meter_late(meter, found, found);
   gs_purse_found(meter, found * one->weight);
 }
 
@@ -69,6 +82,7 @@ static struct gs_among *oldest(struct gs_meter *meter) { return &meter->among[me
 void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
   if (one.to <= one.from || (one.whole.launches == 0 && one.pending < one.own + GS_METER_LATE_NS))
     return;
+  one.weight = maximum(one.weight, 1);
   if (one.weight > 1 && one.from < meter->unseen_until)
     one.since = meter->unseen_since;
   look(meter, &one);
@@ -79,7 +93,7 @@ void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
   meter->among[meter->noted++ % GS_METER_AMONG] = one;
 }
 
-void gs_siblings_explain(struct gs_meter *meter, uint64_t now) {
+void gs_meter_explain(struct gs_meter *meter, uint64_t now) {
   for (; meter->noted != meter->explained && now >= oldest(meter)->to + REPORTED_NS; meter->explained++)
     explain(meter, oldest(meter));
 }

@@ -1,5 +1,6 @@
 /* What the meter knows: sizes and constants with their units, functions, segments, marks, streams, and the device. Only
- * the meter's own files change it, but for the fields that say so. Times are host nanoseconds. */
+ * the meter's own files change it; time/ sets what depends on the driver and on other processes (residents, charged,
+ * mark_most_ns, event_ns, foreign_work, spare_milli). Times are host nanoseconds. */
 #ifndef GPUSHARE_METER_STATE_H
 #define GPUSHARE_METER_STATE_H
 
@@ -14,7 +15,7 @@ enum {
   GS_METER_CLASSES = 16,     /* of the lengths of a function's launches: below 2 us, 4 us, 8 us and so on */
   GS_METER_PIECES = 64,      /* of the time line */
   GS_METER_UNSETTLED = 8,    /* times beside others that are not charged yet */
-  GS_METER_AMONG = 64,  /* segments beside the grant's other processes that are not explained yet; a power of two */
+  GS_METER_AMONG = 128, /* segments beside the grant's other processes that are not explained yet; a power of two */
   GS_METER_TURNS = 128, /* changes of the others on the device that are remembered; a power of two */
   /* What the host cannot know better. */
   GS_METER_CLOCK_NS = 3000,      /* device times are mapped to host times this exactly */
@@ -251,8 +252,8 @@ struct gs_meter {
   uint64_t choice;                     /* the last random number */
   double credit; /* charged too much for launches of unknown length: what is charged next is less by this */
   uint32_t unsettled;
-  struct gs_unsettled pending[GS_METER_UNSETTLED];
   uint32_t noted, explained; /* number of segments among other processes */
+  struct gs_unsettled pending[GS_METER_UNSETTLED];
   struct gs_among among[GS_METER_AMONG];
   struct gs_turn turn[GS_METER_TURNS];
   struct gs_piece piece[GS_METER_PIECES];

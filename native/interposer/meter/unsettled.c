@@ -57,7 +57,7 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
       charge(meter, one);
   }
   meter->unsettled = kept;
-  gs_siblings_explain(meter, now);
+  gs_meter_explain(meter, now);
 }
 
 void gs_meter_end(struct gs_meter *meter) { gs_meter_settle(meter, UINT64_MAX); }

@@ -35,11 +35,20 @@ static uint64_t shown_done(const struct gs_queue *queue, uint64_t *from, uint64_
   return queue->previous_done;
 }
 
+void gs_meter_late(struct gs_meter *meter, double late, double worked) {
+  enum { REMEMBERED_NS = 500000000 };
+  meter->late += late;
+  meter->worked += worked;
+  if (meter->late > REMEMBERED_NS) {
+    meter->late /= 2;
+    meter->worked /= 2;
+  }
+}
+
 /* The wait returned at `until`, and the work was done at `done`. Of the time before that, only what was without others
  * counts: a wait that is late beside them is so because of their work. */
 static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64_t from, uint64_t expected_at,
                          uint64_t done) {
-  enum { REMEMBERED_NS = 500000000 };
   if (from < waited.began)
     from = waited.began;
   double expected = after(expected_at, from), worked = maximum(gs_meter_exclusive(meter, from, done) - expected, 0);
@@ -48,12 +57,7 @@ static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64
     late -= worked, worked = 0;
   if (!waited.returned || !gs_is_late(late + expected, expected))
     return;
-  meter->late += late;
-  meter->worked += worked;
-  if (meter->late > REMEMBERED_NS) {
-    meter->late /= 2;
-    meter->worked /= 2;
-  }
+  gs_meter_late(meter, late, worked);
 }
 
 /* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. ours: when it began,

@@ -42,12 +42,21 @@ class Elsewhere:
         self._open: list[socket.socket] = []
 
     def __enter__(self) -> Self:
-        self.control = Controller(self.open(Purpose.CONTROL))
+        try:
+            self.control = Controller(self.open(Purpose.CONTROL))
+        except BaseException:  # the relay may be killed meanwhile
+            self._close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self.control is not None
-        self.control.close()
+        try:
+            self.control.close()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         for connection in self._open:
             connection.close()
 
@@ -68,13 +77,17 @@ class Elsewhere:
     def open(self, purpose: Purpose = Purpose.DATA) -> socket.socket:
         """A connection that the relay has taken. Raises ConnectionError."""
         relay = self._attached["relay"]
-        made = socket.create_connection((self._host, relay["port"]), timeout=_SECONDS)
+        secure, made = self._attached["link"] == "tls", socket.socket()
+        if secure:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            # Before it is connected: Python 3.11 leaves one open that is reset between connecting and wrapping.
+            made = context.wrap_socket(made)
         try:
+            made.settimeout(_SECONDS)
+            made.connect((self._host, relay["port"]))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._attached["link"] == "tls":
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                made = context.wrap_socket(made)
+            if secure:
                 found = hashlib.sha256(made.getpeercert(binary_form=True)).hexdigest()
                 assert found == relay["cert_sha256"]
             ticket = bytes.fromhex(self._attached["ticket"])

@@ -303,6 +303,7 @@ void gs_reap(struct gs_time_device *device) {
   gs_biased_take(&device->lock);
   /* a tight bound is kept only as accurately as the marks allow */
   device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS;
+  gs_meter_explain(device->meter, gs_now());
   sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);

@@ -93,7 +93,12 @@ def test_programs_that_need_more_than_there_is(daemon):
         assert held <= DEVICE, seed
         return held
 
+    def state() -> str:
+        grants = [daemon.client.grant(program.id) for program in programs]
+        return f"seed {seed}, away so far: {been_away}, now: {grants}, {daemon.log.read_text()[-4000:]}"
+
     while time.monotonic() < ends or len(been_away) < len(programs):
+        assert time.monotonic() < ends + 80, state()
         rng.choice(programs).do(rng.choice(("work.pause()", "work.go_on()")))
         look()
         time.sleep(rng.choice((0.02, 0.1, 0.3, 0.5)))
