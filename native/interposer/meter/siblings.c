@@ -68,7 +68,7 @@ static void explain(struct gs_meter *meter, struct gs_among *one) {
   double missed = one->pending - one->own - one->theirs - changes;
   if (!one->came && one->theirs < ALONE * one->pending)
     learn(meter, one);
-  if (missed <= GS_METER_CLOCK_NS)
+  if (missed <= (one->came ? GS_METER_GAP_NS : GS_METER_CLOCK_NS)) /* the host itself may have been as late */
     return;
   double found = charge(meter, one->from, one->to, missed, one->residents);
   charge_others(meter, one, missed);

@@ -61,5 +61,6 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
     print(
         f"{crowd}: {metered / true - 1:+.1%} of {true / MS:.1f} ms, with changes {metered / (true + switched) - 1:+.1%}"
     )
-    # Of the time in which the device changes between them, that is charged which cannot be told from work.
-    assert 0.95 * true - MS <= metered <= 1.05 * true + 0.6 * switched + MS
+    # Of the time in which the device changes between them, that is charged which cannot be told from work; and what may
+    # be such time is not charged.
+    assert 0.95 * true - switched / 4 - MS <= metered <= 1.05 * true + 0.6 * switched + MS

@@ -52,14 +52,15 @@ static void check_explained(void) {
   among(2);
   function = known(0x1000, 20000);
   CHECK(near(reaped(function, 1, now + 2 * MS), 20000, 1) && explained(now + 2 * MS + REPORTED - 1) == 0);
-  CHECK(near(explained(now + 2 * MS + REPORTED), 2 * ms - 20000 - GS_METER_SWITCH_NS, COARSE));
+  CHECK(near(explained(now + 2 * MS + REPORTED), 2 * ms - 20000 - GS_METER_GAP_NS, COARSE));
   CHECK(meter.purse > 0 && function->estimate == 20000);
   /* The others had half of it. */
   among(2);
   function = known(0x1000, 20000);
   reaped(function, 1, now + 2 * MS);
   theirs(now, now + MS);
-  CHECK(near(explained(now + 2 * MS + REPORTED), ms - 20000 - 3 * GS_METER_SWITCH_NS, COARSE));
+  CHECK(near(explained(now + 2 * MS + REPORTED), ms - 20000 - 2 * GS_METER_SWITCH_NS - GS_METER_GAP_NS - ms / 16,
+             COARSE));
   /* The more short work they had, the more often the device may have changed, but not without any. */
   for (uint32_t residents = 2; residents < 40; residents *= 4) {
     among(residents);
@@ -67,7 +68,7 @@ static void check_explained(void) {
     reaped(function, 1, now + 4 * MS);
     theirs(now + 2 * MS, now + 2 * MS + 10 * US);
     double changes = residents * GS_METER_SWITCH_NS < 200000 ? residents * GS_METER_SWITCH_NS : 200000;
-    CHECK(near(explained(now + 4 * MS + REPORTED), 4 * ms - 30000 - GS_METER_SWITCH_NS - changes, COARSE));
+    CHECK(near(explained(now + 4 * MS + REPORTED), 4 * ms - 30000 - GS_METER_GAP_NS - changes, COARSE));
   }
 }
 
