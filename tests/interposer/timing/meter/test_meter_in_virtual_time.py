@@ -135,7 +135,7 @@ FAMILIES = {
         each(("syncamong", "b2bamong", "hostamong"), (2, 20, 200, 1000, 3000), 2000), 0.04
     ),
     "the same, of uneven lengths": Family(
-        each(("unevensyncamong", "unevenamong", "unevenhostamong"), (20, 200, 1000, 3000), 5000), 0.15, 0.06
+        each(("unevensyncamong", "unevenamong", "unevenhostamong"), (20, 200, 1000, 3000), 5000), 0.15, 0.08
     ),
     "rare long launches among processes that hardly work": Family(
         rare("rarebystanders", "rarebatchbystanders", "rareunseenbystanders"), 0.2, 0.03
