@@ -75,10 +75,16 @@ double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, do
  * saw their end. to: when it was made. */
 void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed);
 
-/* ---- waits.c ---- */
-
 /* Something was late by `late` ns, `worked` ns of which the device worked for it. */
-void gs_meter_late(struct gs_meter *meter, double late, double worked);
+static inline void gs_meter_late(struct gs_meter *meter, double late, double worked) {
+  enum { REMEMBERED_NS = 500000000 };
+  meter->late += late;
+  meter->worked += worked;
+  if (meter->late > REMEMBERED_NS) {
+    meter->late /= 2;
+    meter->worked /= 2;
+  }
+}
 
 /* ---- unsettled.c ---- */
 

@@ -35,16 +35,6 @@ static uint64_t shown_done(const struct gs_queue *queue, uint64_t *from, uint64_
   return queue->previous_done;
 }
 
-void gs_meter_late(struct gs_meter *meter, double late, double worked) {
-  enum { REMEMBERED_NS = 500000000 };
-  meter->late += late;
-  meter->worked += worked;
-  if (meter->late > REMEMBERED_NS) {
-    meter->late /= 2;
-    meter->worked /= 2;
-  }
-}
-
 /* The wait returned at `until`, and the work was done at `done`. Of the time before that, only what was without others
  * counts: a wait that is late beside them is so because of their work. */
 static void learn_return(struct gs_meter *meter, struct gs_waited waited, uint64_t from, uint64_t expected_at,
