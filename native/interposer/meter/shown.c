@@ -92,7 +92,6 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   double weight = mark->segment.weight;
   if (!mark->start && queue->anchored && done > queue->previous_done && shown.done > shown.begin && !seen)
     gs_charge_segment(meter, queue, &shown);
-  gs_meter_explain(meter, done);
   drop_oldest(meter, queue);
   if (done > meter->done_at)
     meter->done_at = done;
