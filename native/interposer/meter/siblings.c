@@ -32,7 +32,8 @@ static void look(const struct gs_meter *meter, struct gs_among *one) {
   one->theirs = maximum(one->theirs, looked > 0 ? minimum(theirs / looked, 1) * rest : rest);
 }
 
-/* The time line may have forgotten that time; but it is part of what all processes were charged. */
+/* Returns what nobody was charged for before. The time line may have forgotten that time, so that only the words that all
+ * processes share keep it from being charged twice. */
 static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double ns, uint32_t residents) {
   if (to <= from || ns <= 0)
     return 0;
