@@ -266,7 +266,8 @@ class Tap:
     def _lead(self, here):
         with contextlib.suppress(OSError), here, socket.socket(socket.AF_UNIX) as there:
             there.connect(str(self._target))
-            data = here.recv(65536)
+            if not (data := here.recv(65536)):
+                return  # the dashboard stopped before it asked
             self.asked.append(data.split(b" ")[1].split(b"?")[0].decode())
             there.sendall(data)
             while data := there.recv(65536):
