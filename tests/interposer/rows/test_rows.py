@@ -7,6 +7,7 @@ bare simulated driver, and the grant's page with the simulator at each point whe
 import itertools
 import os
 import shutil
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from memory.rowruns import Answer, Run
-from pages.handmade import MS, Grant, Simulator
+from pages.handmade import Grant, Simulator
 from run import built
 
 from gpushare import paths
@@ -113,13 +114,23 @@ def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
         works = kind in ("launch", "fill") or name.startswith("cuGraphLaunch")
         if works and not answer.report["refused"] and expected == 0:
             wrong.append(f"{name}: no launch was looked for")
-    # All kernels together, with a wide tolerance: timing/charges/test_meter.py tests how exact the meter is.
-    busy, metered = max(
-        (answer.busy_ns, answer.metered_ns) for name, answer in here.items() if HOOKS[name].kind == "launch"
-    )
-    if not 0.5 * busy <= metered <= 2 * busy + MS:
-        wrong.append(f"the kernels took {busy} ns, {metered} were metered")
+    # With a wide tolerance: timing/charges/test_meter.py tests how exact the meter is. Of most rows: a thread that
+    # waits on a busy machine returns late now and then, and nobody knows that this was not the device's time.
+    if not 0.5 <= (part := statistics.median(metered_parts(here))) <= 2:
+        wrong.append(f"of what the kernels of a row took, {part:.2f} was metered")
     return wrong
+
+
+def metered_parts(here: dict[str, Answer]) -> list[float]:
+    """For each row that launches kernels, what was metered as a part of what they took."""
+    parts, last = [], Answer()
+    for name, answer in here.items():
+        if answer.busy_ns < last.busy_ns:
+            last = Answer()  # another group's process
+        if HOOKS[name].kind == "launch" and answer.busy_ns > last.busy_ns:
+            parts.append((answer.metered_ns - last.metered_ns) / (answer.busy_ns - last.busy_ns))
+        last = answer
+    return parts
 
 
 BYTES = 1088 << 10
