@@ -40,6 +40,14 @@ class Simulator(Sim):
         processes = self.books()["devices"][device]["processes"]
         return sum(process["busy_ns"] for process in processes if process["pid"] == pid)
 
+    def worked(self, seconds: float, device: int = 0) -> float:
+        """The part of the next seconds for which a device works, by the simulator's clock: the machine may be slow to
+        answer."""
+        before = self.books()["devices"][device]
+        time.sleep(seconds)
+        after = self.books()["devices"][device]
+        return float((after["busy_ns"] - before["busy_ns"]) / (after["wall_ns"] - before["wall_ns"]))
+
     def stop(self) -> None:
         self._viewer.close()
         super().stop()
