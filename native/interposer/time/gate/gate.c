@@ -25,15 +25,17 @@ enum {
 
 /* ---- the local budget ---- */
 
-/* How long until the local budget lets a submission pass, in ns; 0: it passes now. */
+/* How long until the local budget lets a submission pass, in ns; 0: it passes now. The time and what is spent are read
+ * under the lock: a thread that was kept from it comes with none that are older than those of the one before. */
 static uint64_t budget_wait_ns(struct gs_time_device *device) {
-  uint64_t now = gs_now(), wait = 0;
+  uint64_t now, wait = 0;
   uint32_t milli = __atomic_load_n(&device->limits->guarantee_milli, __ATOMIC_RELAXED);
   double rate, spent;
+  gs_latch_take(&device->budget_lock);
+  now = gs_now();
   gs_biased_take(&device->lock);
   spent = device->meter ? device->meter->busy + device->meter->inflight : 0;
   gs_biased_drop(&device->lock);
-  gs_latch_take(&device->budget_lock);
   rate = (milli > BUDGET_LEAST_MILLI ? milli : BUDGET_LEAST_MILLI) / 1000.0 /
          gs_slots_active(device, now, BUDGET_WINDOW_NS);
   if (device->budget_time == 0) {
@@ -94,9 +96,9 @@ static bool callback_passes(struct gs_time_device *device, uint32_t lease) {
 
 /* Lets one callback pass per CALLBACK_PATIENCE_NS, however many wait. */
 static bool out_of_patience(struct gs_time_device *device, uint64_t began) {
-  uint64_t now = gs_now(), passed = __atomic_load_n(&device->callback_passed, __ATOMIC_RELAXED);
+  uint64_t passed = __atomic_load_n(&device->callback_passed, __ATOMIC_ACQUIRE), now = gs_now();
   return now - (began > passed ? began : passed) >= CALLBACK_PATIENCE_NS &&
-         __atomic_compare_exchange_n(&device->callback_passed, &passed, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+         __atomic_compare_exchange_n(&device->callback_passed, &passed, now, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {

@@ -139,11 +139,12 @@ def test_many_threads_are_bounded_together(grant: Grant, sim: Simulator, run_ten
 
 
 @pytest.mark.timing
+@pytest.mark.parametrize("mode", [("loop", 100_000), ("crowd", 8, 200_000)], ids=["loop", "eight-threads"])
 def test_without_the_daemon_the_guarantee_holds(
-    make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Run
+    make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Run, mode: tuple
 ) -> None:
     grants = [make_grant(sim, guarantee_milli=share) for share in (250, 500)]
-    tenants = [run_tenant(grant, sim, "loop", 100_000) for grant in grants]
+    tenants = [run_tenant(grant, sim, *mode) for grant in grants]
     grants[0].lease()
     for grant in grants:
         until(lambda grant=grant: grant.slot().launches + grant.slot().waiting > 0, "both joined")
@@ -163,7 +164,7 @@ def test_without_the_daemon_the_guarantee_holds(
         grant.revoke()
         grant.daemon_returns()
         until(lambda grant=grant: grant.connections == 1, "joined again")
-        until(lambda grant=grant, pid=tenant.pid: grant.gated(pid) == 1, "leases count again")
+        until(lambda grant=grant, pid=tenant.pid: grant.gated(pid) > 0, "leases count again")
         grant.lease()
     for tenant in tenants:
         tenant.end()
