@@ -124,7 +124,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     meter->leased_at = meter->lease ? now : 0;
     meter->lease = lease;
   }
-  if (meter->unsettled || meter->noted != meter->explained)
+  if (meter->unsettled || gs_meter_unexplained(meter))
     gs_meter_settle(meter, now);
   gs_purse_earn(meter, now, 1 + queue->repeated);
   if (first) {

@@ -167,8 +167,11 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
 /* The same if others hardly have work: where they leave more than half of the device, that is what this process got. */
 double gs_meter_likely(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 /* Charges what segments that waited for other processes of the grant had after all, once that is known: to be called now
- * and then. siblings.c */
+ * and then for as long as there are some, also while the program does nothing, since what the others were charged is
+ * forgotten soon. siblings.c */
 void gs_meter_explain(struct gs_meter *meter, uint64_t now);
+/* Whether there are some. Needs no lock. */
+bool gs_meter_unexplained(const struct gs_meter *meter);
 /* Charged too much by so many ns, if that is positive. What was denied to the grant's other processes, because this one
  * was charged for the same instants, stays with it. */
 void gs_meter_refund(struct gs_meter *meter, double ns);

@@ -33,11 +33,11 @@ static void look(const struct gs_meter *meter, struct gs_among *one) {
 }
 
 /* Returns what nobody was charged for before. The time line may have forgotten that time, so that only the words that all
- * processes share keep it from being charged twice. */
-static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double ns, uint32_t residents) {
+ * processes share keep it from being charged twice; what they have forgotten is not charged. */
+static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double ns) {
   if (to <= from || ns <= 0)
     return 0;
-  double counted = gs_charged_add(meter->charged, from, to, minimum(ns / (double)(to - from), 1), 1.0 / residents);
+  double counted = gs_charged_add(meter->charged, from, to, minimum(ns / (double)(to - from), 1), 0);
   meter->busy += counted;
   return counted;
 }
@@ -46,7 +46,7 @@ static double charge(struct gs_meter *meter, uint64_t from, uint64_t to, double 
 static void charge_others(struct gs_meter *meter, const struct gs_among *one, double missed) {
   uint64_t since = one->from - COVERED_NS > one->since ? one->from - COVERED_NS : one->since;
   if (one->since > 0 && missed > GS_METER_KNEE * one->own && missed > GS_METER_GAP_NS)
-    charge(meter, since, one->from, missed * (one->weight - 1), one->residents);
+    charge(meter, since, one->from, missed * (one->weight - 1));
 }
 
 /* Nobody else had the device then: its launches took as long as was seen. */
@@ -71,7 +71,7 @@ static void explain(struct gs_meter *meter, struct gs_among *one) {
     learn(meter, one);
   if (missed <= (one->came ? GS_METER_GAP_NS : GS_METER_CLOCK_NS)) /* the host itself may have been as late */
     return;
-  double found = charge(meter, one->from, one->to, missed, one->residents);
+  double found = charge(meter, one->from, one->to, missed);
   charge_others(meter, one, missed);
   meter->balance = maximum(meter->balance - found, 0);
   gs_meter_late(meter, found, found);
@@ -79,6 +79,15 @@ static void explain(struct gs_meter *meter, struct gs_among *one) {
 }
 
 static struct gs_among *oldest(struct gs_meter *meter) { return &meter->among[meter->explained % GS_METER_AMONG]; }
+
+static void explain_oldest(struct gs_meter *meter) {
+  explain(meter, oldest(meter));
+  __atomic_store_n(&meter->explained, meter->explained + 1, __ATOMIC_RELAXED);
+}
+
+bool gs_meter_unexplained(const struct gs_meter *meter) {
+  return __atomic_load_n(&meter->noted, __ATOMIC_RELAXED) != __atomic_load_n(&meter->explained, __ATOMIC_RELAXED);
+}
 
 void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
   if (one.to <= one.from || (one.whole.launches == 0 && one.pending < one.own + GS_METER_LATE_NS))
@@ -88,15 +97,15 @@ void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
     one.since = meter->unseen_since;
   look(meter, &one);
   if (meter->noted - meter->explained == GS_METER_AMONG) {
-    explain(meter, oldest(meter));
-    meter->explained++;
+    explain_oldest(meter);
   }
-  meter->among[meter->noted++ % GS_METER_AMONG] = one;
+  meter->among[meter->noted % GS_METER_AMONG] = one;
+  __atomic_store_n(&meter->noted, meter->noted + 1, __ATOMIC_RELAXED);
 }
 
 void gs_meter_explain(struct gs_meter *meter, uint64_t now) {
-  for (; meter->noted != meter->explained && now >= oldest(meter)->to + REPORTED_NS; meter->explained++)
-    explain(meter, oldest(meter));
+  while (gs_meter_unexplained(meter) && now >= oldest(meter)->to + REPORTED_NS)
+    explain_oldest(meter);
 }
 
 double gs_siblings_left(double had, uint32_t residents) {

@@ -252,7 +252,7 @@ struct gs_meter {
   uint64_t choice;                     /* the last random number */
   double credit; /* charged too much for launches of unknown length: what is charged next is less by this */
   uint32_t unsettled;
-  uint32_t noted, explained; /* number of segments among other processes */
+  uint32_t noted, explained; /* number of segments among other processes. Atomic */
   struct gs_unsettled pending[GS_METER_UNSETTLED];
   struct gs_among among[GS_METER_AMONG];
   struct gs_turn turn[GS_METER_TURNS];

@@ -123,6 +123,18 @@ static bool has_to_drain(const struct gs_time_device *device, uint32_t lease) {
          gs_under_cut(device);
 }
 
+/* The program may launch nothing for long: its waits among the grant's other processes are charged all the same. Returns
+ * the ns until the next check. */
+static uint64_t explain(struct gs_time_device *device, uint64_t tick) {
+  if (!gs_meter_unexplained(device->meter))
+    return tick;
+  gs_biased_take(&device->lock);
+  gs_meter_explain(device->meter, gs_now());
+  gs_publish(device, gs_now());
+  gs_biased_drop(&device->lock);
+  return gs_meter_unexplained(device->meter) && tick > TICK_WORKING_NS ? TICK_WORKING_NS : tick;
+}
+
 /* Checks one device; returns how long nothing has to be done for it, in ns. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
@@ -148,7 +160,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
       return again;
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
-    return tick;
+    return explain(device, tick);
   /* A program that launches reaps its marks itself, and is delayed whenever this thread takes the meter's lock from
    * it. */
   if (has_to_look(device))

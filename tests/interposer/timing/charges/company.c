@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
   uint64_t ms = number(argv[3]), ns = number(argv[4]);
   uint64_t gap = argc > 5 ? number(argv[5]) : 0, more = argc > 6 ? number(argv[6]) : 0;
   start(argv[2]);
-  for (int i = 0; i < 50; i++) {
+  for (uint64_t i = 0; i < 8 || (i < 50 && i * ns < 500000000); i++) {
     spin(0, ns, streams[0]);
     OK(cuStreamSynchronize(streams[0]));
   }

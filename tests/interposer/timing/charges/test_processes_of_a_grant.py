@@ -27,10 +27,11 @@ CROWDS = {
     "forty that wait": [("sync", 200 * US, 2 * US)] * 40,
     "ranks": [("batch", 10 * US, 100 * US)] * 2,
     "long kernels": [("deep", 5000 * US)] * 2,
+    "four that wait for 100 ms": [("sync", 100 * MS, 2 * US)] * 4,
 }
 
 # These mostly wait for the device.
-CALM = ("helpers of one that waits", "long kernels")
+CALM = ("helpers of one that waits", "long kernels", "four that wait for 100 ms")
 
 pytestmark = pytest.mark.timing
 

@@ -72,6 +72,19 @@ static void check_explained(void) {
   }
 }
 
+/* So late that nobody knows any more what others were charged for that time: it is not taken for its own. */
+static void check_forgotten(void) {
+  const uint64_t known_for = (uint64_t)GS_CHARGED_WORDS << GS_CHARGED_SHIFT;
+  for (uint64_t length = 2 * MS; length < known_for; length *= 4) {
+    among(2);
+    uint64_t done = now + length;
+    reaped(known(0x1000, 20000), 1, done);
+    theirs(now, done - 20 * US);
+    theirs(done, done + 2 * known_for);
+    CHECK(explained(done + 2 * known_for) == 0);
+  }
+}
+
 /* Of longer ones the last part is all that is known later, and is its own: the others had the rest. */
 static void check_longer_than_known(void) {
   for (uint64_t length = 20 * MS; length <= 400 * MS; length *= 2)
@@ -177,6 +190,7 @@ static void check_many(void) {
 
 void check_siblings(void) {
   check_explained();
+  check_forgotten();
   check_longer_than_known();
   check_learned();
   check_chosen();
