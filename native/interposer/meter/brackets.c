@@ -101,13 +101,13 @@ static void look_beside(const struct gs_meter *meter, const struct gs_queue *que
                         uint32_t residents, struct sample *sample) {
   enum { SLICE_NS = GS_METER_SLICE_NS / 10 * 7 }; /* of the shortest one */
   double elapsed = sample->took;
-  struct gs_had had = {elapsed, elapsed, elapsed, 0};
+  struct gs_had had = {elapsed, elapsed, elapsed, 0, false};
   if (sample->begun) {
     uint64_t done = sample->begun + (uint64_t)elapsed;
     double estimate = gs_function_about(meter, function, 1, sample->begun, done);
     had = gs_meter_had(meter, sample->begun, done, !sample->slice, estimate);
   } else if (queue->sampled_shared) {
-    had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
+    had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed, false};
   }
   sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
   /* Of launches about as long as a slice, the shorter ones are seen better, which would make the mean too short. */

@@ -24,9 +24,14 @@ struct gs_had gs_run_had(const struct gs_meter *meter, struct gs_queue *queue, c
                          uint64_t from, double estimate) {
   const struct gs_function *function = gs_segment_function(shown->segment);
   uint32_t n = shown->segment->launches - (shown->segment->seen_until > 0);
-  if (function && shown->whole && !shown->came && shown->total == n * function->estimate)
-    estimate += n * gs_function_about(meter, function, n, from, shown->done) - shown->total;
+  bool about = false;
+  if (function && shown->whole && !shown->came && shown->total == n * function->estimate) {
+    double length = gs_function_about(meter, function, n, from, shown->done);
+    about = length != function->estimate;
+    estimate += n * length - shown->total;
+  }
   struct gs_had had = gs_meter_had(meter, from, shown->done, shown->came, estimate);
+  had.about = about;
   struct gs_run *run = &queue->run;
   if (!shown->whole || shown->came || shown->begin > run->to + GS_METER_CLOCK_NS) {
     *run = (struct gs_run){from, 0, 0, shown->came};

@@ -279,10 +279,11 @@ int main(int argc, char **argv) {
    * only claims to work, from the first second on. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
-  if (strstr(words, "turns") || strstr(words, "yields"))
+  if (strstr(words, "turns") || strstr(words, "yields") || strstr(words, "tails"))
     foreign = strstr(words, "claimed")      ? FOREIGN_CLAIMED
               : strstr(words, "later")      ? FOREIGN_LATER
               : strstr(words, "yields")     ? FOREIGN_YIELDS
+              : strstr(words, "tails")      ? FOREIGN_TAILS
               : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS
                                             : FOREIGN_IN_TURN;
 

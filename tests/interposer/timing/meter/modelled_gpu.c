@@ -162,9 +162,9 @@ static void gate(int s) {
       for (int i = 0; metered && i < STREAMS; i++)
         if (queues[i].open.launches > 0)
           mark(i, false);
-      if (foreign == FOREIGN_YIELDS && metered)
+      if (yields() && metered)
         reap();
-      if (foreign == FOREIGN_YIELDS)
+      if (yields())
         regain();
       for (; !held_at(now); now += 50000) { /* the gate thread polls */
         if (metered)

@@ -11,9 +11,19 @@ enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
 
 /* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or always
  * from the first second on; or none, but claimed to be always there from then on; or always, but it yields to this program
- * whenever that launches, and is back when that has been idle for 0.2 to 20 ms. Or no other tenant's, but that of three
- * more processes of the same grant, which launch kernels of `sibling_ns` and wait for each. */
-enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_CLAIMED, FOREIGN_YIELDS, SIBLINGS };
+ * whenever that launches, and is back when that has been idle for 0.2 to 20 ms; or the same of one to four of them, with
+ * kernels of up to 20 ms that end in the midst of the program's own. Or no other tenant's, but that of three more
+ * processes of the same grant, which launch kernels of `sibling_ns` and wait for each. */
+enum others {
+  ALONE,
+  FOREIGN_ALWAYS,
+  FOREIGN_IN_TURN,
+  FOREIGN_LATER,
+  FOREIGN_CLAIMED,
+  FOREIGN_YIELDS,
+  FOREIGN_TAILS,
+  SIBLINGS
+};
 
 static const uint64_t first_instant = 1000000000000u; /* when a program starts */
 

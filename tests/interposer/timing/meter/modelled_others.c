@@ -1,4 +1,5 @@
 #include "modelled_others.h"
+#include "modelled_tails.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ static uint64_t noticed; /* the gate thread has seen all changes up to here */
 enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
 enum { LATER = 1000000000 };
 
-/* Of FOREIGN_YIELDS: this program's lease, which it asks for when it launches and loses when it has been idle. The
+/* Of FOREIGN_YIELDS and FOREIGN_TAILS: this program's lease, which it asks for when it launches and loses when it has been idle. The
  * other has work whenever it is not held, and less than 0.2 ms of it when the lease changes hands, as the arbiter has
  * it. */
 enum { IDLE_LEAST = 200000, IDLE_MOST = 20000000, WAIT_MOST = 1000000, REST_MOST = 200000, REVOKE = 50000 };
@@ -24,6 +25,12 @@ static struct {
   uint32_t word;
   bool noticed_tail, noticed_loss;
 } lease;
+
+/* Of FOREIGN_TAILS. `tails_seen`: the program knows of each that has ended before. */
+static struct tails tails;
+static uint64_t tails_seen;
+
+bool yields(void) { return foreign == FOREIGN_YIELDS || foreign == FOREIGN_TAILS; }
 
 /* Of SIBLINGS: what the others did on the device. They are charged for it, exactly, when they have learned of it. */
 enum { COUNT = 3, CHANGE = 20000, REPORT_MOST = 5000000, UNREPORTED = 1024 };
@@ -88,8 +95,10 @@ static uint64_t worked_among(uint64_t begin, uint64_t ns) {
 
 uint32_t residents(void) { return foreign == SIBLINGS ? 1 + COUNT : 1; }
 
-bool foreign_at(uint64_t t) {
+uint32_t foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
+  if (foreign == FOREIGN_TAILS)
+    return lease.word > 1 ? tails_at(&tails, t) : 1;
   if (foreign == FOREIGN_YIELDS)
     return t >= lease.lost || t < lease.tail_until;
   if (foreign == FOREIGN_CLAIMED || foreign == FOREIGN_LATER)
@@ -98,13 +107,13 @@ bool foreign_at(uint64_t t) {
 }
 
 bool held_at(uint64_t t) {
-  if (foreign == FOREIGN_YIELDS)
+  if (yields())
     return t >= lease.granted && t < lease.lost;
   return foreign == ALONE || foreign == SIBLINGS || t % PERIOD < LEASE;
 }
 
 uint32_t lease_at(uint64_t t) {
-  if (foreign == FOREIGN_YIELDS)
+  if (yields())
     return lease.word + !held_at(t);
   return foreign == ALONE || foreign == SIBLINGS ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
 }
@@ -114,6 +123,8 @@ uint64_t worked(uint64_t begin, uint64_t ns) {
     return begin + ns;
   if (foreign == SIBLINGS)
     return worked_among(begin, ns);
+  if (foreign == FOREIGN_TAILS)
+    return tails_worked(&tails, begin, ns);
   while (ns > 0) {
     uint64_t step = 10000 - begin % 10000;
     bool ours = !foreign_at(begin) || begin / SLICE % 2 == 0;
@@ -127,12 +138,12 @@ uint64_t worked(uint64_t begin, uint64_t ns) {
 }
 
 uint64_t launched(uint64_t begin, uint64_t ns) {
-  if (foreign != FOREIGN_YIELDS)
+  if (!yields())
     return worked(begin, ns);
-  lease.lost = lease.granted + LEASE;
+  tails.lost = lease.lost = lease.granted + LEASE;
   uint64_t end = worked(begin, ns);
   if (end + lease.idle < lease.lost)
-    lease.lost = end + lease.idle;
+    tails.lost = lease.lost = end + lease.idle;
   return end;
 }
 
@@ -142,15 +153,38 @@ static void notice_loss(void) {
   if (!metered || lease.noticed_loss || lease.granted == 0)
     return;
   lease.noticed_loss = true;
-  if (device_free > at)
+  if (device_free > at && foreign == FOREIGN_YIELDS)
     gs_meter_turn(&meter, 1, lease.lost);
   if (device_free <= now)
     gs_meter_turn(&meter, GS_METER_AWAY, device_free > at ? device_free : at);
 }
 
+/* Of FOREIGN_TAILS: who ended, one after another, and who came when the lease was lost, for as long as the program has
+ * work on the device. */
+static void notice_tails(void) {
+  uint64_t until = now - NOTICE, end = device_free > lease.lost ? device_free : lease.lost;
+  if (now > tails.at)
+    tails_pass(&tails, now);
+  if (until > end)
+    until = end;
+  for (uint64_t next; tails_seen < until; tails_seen = next) {
+    next = tails_seen < lease.lost && lease.lost < until ? lease.lost : until;
+    for (uint32_t i = 0; i < tails.count; i++)
+      if (tails.ended[i] > tails_seen && tails.ended[i] < next)
+        next = tails.ended[i];
+    if (tails_at(&tails, next) != tails_at(&tails, tails_seen))
+      gs_meter_turn(&meter, tails_at(&tails, next), next);
+  }
+}
+
 void regain(void) {
-  notice_loss();
+  if (foreign == FOREIGN_YIELDS)
+    notice_loss();
   now += REVOKE + (now - lease.granted >= LEASE ? chance(LEASE) : chance(WAIT_MOST));
+  if (foreign == FOREIGN_TAILS) {
+    notice_tails();
+    notice_loss();
+  }
   lease.granted = now;
   lease.tail_until = now + chance(REST_MOST);
   if (lease.tail_until < device_free) /* what is in flight was given its time beside the other when it was launched */
@@ -159,6 +193,8 @@ void regain(void) {
   lease.idle = IDLE_LEAST + chance(chance(IDLE_MOST));
   lease.word += 2;
   lease.noticed_tail = lease.noticed_loss = false;
+  tails_begin(&tails, now, lease.lost);
+  tails_seen = now;
   if (metered)
     gs_meter_turn(&meter, foreign_at(now), now);
 }
@@ -169,8 +205,10 @@ void notice(void) {
     report(now);
   if (foreign == ALONE || foreign == SIBLINGS)
     return;
-  if (foreign == FOREIGN_YIELDS) {
-    if (!lease.noticed_tail && now >= lease.tail_until + NOTICE) {
+  if (foreign == FOREIGN_TAILS)
+    notice_tails();
+  if (yields()) {
+    if (foreign == FOREIGN_YIELDS && !lease.noticed_tail && now >= lease.tail_until + NOTICE) {
       lease.noticed_tail = true;
       gs_meter_turn(&meter, 0, lease.tail_until);
     }
@@ -190,6 +228,15 @@ void notice(void) {
   noticed = now;
 }
 
+static void draw_tails(void) {
+  static const uint64_t lengths[] = {20000, 50000, 1000000, 5000000, 20000000};
+  memset(&tails, 0, sizeof tails);
+  seed = first_seed;
+  tails.count = 1 + (uint32_t)chance(TAILS_MOST);
+  for (uint32_t i = 0; i < tails.count; i++)
+    tails.longest[i] = lengths[chance(5)];
+}
+
 void others_anew(void) {
   memset(&lease, 0, sizeof lease);
   lease.word = 1;
@@ -200,6 +247,8 @@ void others_anew(void) {
   siblings_truth = 0;
   siblings_charged = 0;
   slice_until = last_end = 0;
+  draw_tails();
   meter.residents = residents();
+  meter.spare_milli = foreign == FOREIGN_CLAIMED ? 1000 : 0; /* the arbiter knows what those who have a lease do */
   meter.charged = foreign == SIBLINGS ? charged : NULL;
 }

@@ -6,8 +6,8 @@
 
 extern uint64_t device_free; /* when the device has done all that the program has launched */
 
-/* Whether the other has work on the device then, and the program a lease; the lease word. */
-bool foreign_at(uint64_t t);
+/* How many others have work on the device then; whether the program has a lease; the lease word. */
+uint32_t foreign_at(uint64_t t);
 bool held_at(uint64_t t);
 uint32_t lease_at(uint64_t t);
 
@@ -23,7 +23,10 @@ uint32_t residents(void);
 /* The others of the grant are charged for what they learn of until then. */
 void report(uint64_t until);
 
-/* Asks the other for the lease. */
+/* Whether the others yield whenever the program launches. */
+bool yields(void);
+
+/* Asks the others for the lease. */
 void regain(void);
 
 /* Tells the meter of changes of the lease word and of the others' work, a little after they happened. */

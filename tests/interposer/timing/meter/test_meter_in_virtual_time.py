@@ -148,6 +148,9 @@ FAMILIES = {
         0.02,
         100,
     ),
+    "the same beside several, whose kernels end in its midst": Family(
+        [Case("pulsetails:1", 5 * MS)], 0.12, 0.015, 0.05, 200
+    ),
 }
 
 
