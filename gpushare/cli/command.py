@@ -63,7 +63,7 @@ def add_socket(parser: Parser) -> None:
 
 def add_json(parser: Parser) -> None:
     """Adds the option for machine-readable output."""
-    parser.flag("--json", "print JSON, with integers: bytes, nanoseconds, thousandths of a device (_milli)")
+    parser.flag("--json", "print JSON; bytes, nanoseconds and thousandths of a device (_milli) are integers")
 
 
 def add_common(parser: Parser) -> None:

@@ -97,7 +97,7 @@ class Trial:
                 self.guard = guard
                 return ""
             found.append(why)
-        return "; ".join(found) or "neither cgroup v2 nor the v1 devices controller is mounted"
+        return "; ".join(dict.fromkeys(found)) or "neither cgroup v2 nor the v1 devices controller is mounted"
 
     def _broken(self, guard: devices.Guard) -> str:
         with self.subject(controller=not guard.v2) as (group, subject):

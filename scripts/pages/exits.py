@@ -15,7 +15,8 @@ whose body is `{"error": {"code", "message"}}`.
 """
 TAIL = """`gpushare run` exits with its command's status, or with 125 if gpushare failed or refused before the
 command ran. `gpushare doctor` exits with 1 if anything is wrong or missing. After an interrupt
-(Ctrl-C) the status is 130.
+(Ctrl-C) the status is 130, or 0 for what runs until it is interrupted: `daemon`, `dashboard`,
+`adapter`, `top` on a whole screen and `remote attach`.
 """
 
 

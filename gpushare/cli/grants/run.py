@@ -146,10 +146,15 @@ def _here(args: argparse.Namespace, argv: list[str]) -> int:
         return _failed(daemon, args, error)
 
 
+def _nothing_is_there(daemon: Client, error: GpushareError) -> bool:
+    return isinstance(error, UnreachableError) and not is_closed_to_user(daemon.path) and not daemon.path.exists()
+
+
 def _failed(daemon: Client, args: argparse.Namespace, error: GpushareError) -> int:
     """Says why the command did not start. Returns the exit status."""
-    status = _status(daemon, error)
-    if isinstance(error, UnreachableError) and not is_closed_to_user(daemon.path) and not daemon.path.exists():
+    elsewhere = args.on is not None and isinstance(error, UnreachableError)
+    status = error.exit_code if elsewhere else _status(daemon, error)
+    if not elsewhere and _nothing_is_there(daemon, error):
         error = UnreachableError(f"{error}. Without a GPU: `gpushare run --simulate -- CMD` needs no daemon")
     if args.json:
         print_json({"error": {"code": error.code, "message": str(error)}, "exit_status": status})

@@ -104,9 +104,10 @@ def grant(found: Any) -> None:
             )
         if used := _in_words(device):
             say(f"              {used}")
+        turns = f" in {device['leases']} turns" if device["leases"] else ""  # the ledger has none of ended grants
         say(
-            f"              busy {_seconds(device['busy_ns'])}, had the device {_seconds(device['leased_ns'])} in "
-            f"{device['leases']} turns, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
+            f"              busy {_seconds(device['busy_ns'])}, had the device {_seconds(device['leased_ns'])}{turns}, "
+            f"waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
             f"(longest {ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
             f"(longest {ms(device['reclaim_max_ns'])})"
         )

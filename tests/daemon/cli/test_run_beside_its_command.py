@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -98,6 +99,26 @@ def test_an_ordinary_user_needs_one_command():
         assert (asked, time) == ("10GiB", "100%")
         assert int(got) > 0 and re.fullmatch(r"9\.0\dGiB", peak)
     assert not left(directory)
+
+
+def test_a_caller_that_ignores_the_end_of_its_children():
+    """As shells and service managers may; the command ignores it too, as if it were alone."""
+    ignored = "import signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)"
+    words = [*SIMULATE, "--", sys.executable, "-c", ignored]
+    done = subprocess.run(
+        ["bash", "-c", 'trap "" CHLD; exec "$@"', "bash", *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_users_python_modules_are_for_the_command_alone(tmp_path):
+    for name in ("select", "typing", "argparse", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the module that gpushare wants')\n")
+    installed = Path(sys.executable).parent / "gpushare"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [installed, "run", "--simulate", "--", "printenv", "PYTHONPATH"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n"), done.stderr
 
 
 def test_nothing_is_left_of_a_killed_run():

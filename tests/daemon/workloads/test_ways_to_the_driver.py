@@ -174,6 +174,18 @@ def test_a_users_sandbox_where_root_is_nobody(public, probe):
     assert probed.stdout.split() == ["0", "0", "1"], probed.stderr
 
 
+@pytest.mark.parametrize("mapping", ["", "--map-user=1000 --map-group=1000", "--map-root-user"])
+def test_roots_sandbox_with_users_of_its_own(public, probe, mapping):
+    done = shell(public, f"unshare --user {mapping} {probe} libcuda.so.1")
+    assert done.stdout.split() == ["0", "1"], done.stderr
+
+
+def test_a_sandbox_that_hides_run_reports_it(public, probe):
+    done = shell(public, f"unshare --mount sh -c 'mount -t tmpfs none /run && exec {probe} libcuda.so.1'")
+    assert done.stdout.split() == [str(SYSTEM_NOT_READY), "0"]
+    assert f"{PROCESS_SELF} is hidden here: --bind {PROCESS_SELF}" in done.stderr
+
+
 def test_a_sandbox_that_denies_the_devices_nodes_reports_it(public, probe):
     """As bwrap --ro-bind / / without --dev-bind. A program that wants no device is told nothing."""
     looks = f"{probe} libcuda.so.1; CUDA_VISIBLE_DEVICES= {probe} libcuda.so.1"

@@ -40,6 +40,12 @@ def test_a_node_on_this_machine_needs_no_ssh(elsewhere):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_node_on_this_machine_that_does_not_answer(elsewhere, tmp_path):
+    done = elsewhere.cli("run", "--on", f"unix:{tmp_path / 'none.sock'}", *SHARE, "--", "true")
+    assert done.returncode == UnreachableError.exit_code
+    assert "--simulate" not in done.stderr
+
+
 def test_the_status_of_ssh_is_the_commands_own_unless_ssh_failed(elsewhere):
     done = elsewhere.cli("run", "--on", elsewhere.ssh, *SHARE, "--", "sh", "-c", "exit 255")
     assert (done.returncode, done.stderr) == (255, "")

@@ -134,6 +134,16 @@ static bool own_file(const char *path) {
          ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
+/* In the grant of a command of root's the driver's files are links that its own mount namespace leads to the driver. */
+static void say_own(const char *path, char *why, size_t size) {
+  const char *dir = gs_grant_dir();
+  bool links = dir && strcmp(dir, OWN_DIR) != 0 && strcmp(dir, CONTAINER_DIR) != 0 && !strncmp(path, dir, strlen(dir));
+  if (links)
+    snprintf(why, size, "there is no driver: %s is hidden here: --bind %s into the sandbox", OWN_DIR, OWN_DIR);
+  else
+    snprintf(why, size, "there is no driver: %.100s is gpushare itself", path);
+}
+
 static void *open_file(const char *path, char *why, size_t size) {
   struct stat file;
   if (gs_stat(path, &file) < 0) {
@@ -141,7 +151,7 @@ static void *open_file(const char *path, char *why, size_t size) {
     return NULL;
   }
   if (own_file(path)) {
-    snprintf(why, size, "there is no driver: %.100s is gpushare itself", path);
+    say_own(path, why, size);
     return NULL;
   }
   void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
