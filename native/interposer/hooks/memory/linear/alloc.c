@@ -208,7 +208,7 @@ static CUresult free_memory(const struct gs_call *call, CUdeviceptr address, CUs
   if (gs_movable_find(address, &movable) && movable.address == address && movable.proxy) {
     gs_settled_begin();
     bool still = gs_movable_find(address, &movable) && movable.address == address; /* it may have moved meanwhile */
-    CUresult freed = still ? gs_free_movable(&movable, stream) : CUDA_ERROR_INVALID_VALUE;
+    CUresult freed = still ? gs_free_movable(address, stream) : CUDA_ERROR_INVALID_VALUE;
     gs_settled_end();
     return freed;
   }

@@ -172,23 +172,26 @@ static bool unused_now(const struct gs_movable *movable) {
   return unused;
 }
 
-/* The driver answers for the proxy whether the call is allowed. */
-CUresult gs_free_movable(const struct gs_movable *movable, const CUstream *stream) {
+/* The driver answers for the proxy whether the call is allowed. What is at the address is looked up once it is this
+ * call's alone: another free may have taken what was there before, and another allocation got the address. */
+CUresult gs_free_movable(uint64_t address, const CUstream *stream) {
   const struct gs_family pointers = {&gs_books()->pointers, &gs_books()->pointers_made, NULL};
   struct gs_leaving leaving;
   struct gs_allocation pointer;
-  struct later later = {movable, stream};
-  if (!gs_life_leave(&pointers, &leaving, movable->address, &pointer)) {
+  struct gs_movable movable;
+  struct later later = {&movable, stream};
+  if (!gs_life_leave(&pointers, &leaving, address, &pointer) || !gs_movable_find(address, &movable) ||
+      movable.address != address) {
     gs_life_left(&pointers, &leaving, false, movable_gone, NULL);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  CUresult result = stream ? gs_real.cuMemFreeAsync(movable->proxy, *stream) : gs_real.cuMemFree_v2(movable->proxy);
+  CUresult result = stream ? gs_real.cuMemFreeAsync(movable.proxy, *stream) : gs_real.cuMemFree_v2(movable.proxy);
   bool success = result == CUDA_SUCCESS;
-  if (success && !stream && unused_now(movable))
-    gs_life_left(&pointers, &leaving, true, movable_gone, (void *)(uintptr_t)movable);
+  if (success && !stream && unused_now(&movable))
+    gs_life_left(&pointers, &leaving, true, movable_gone, &movable);
   else
     gs_life_left(&pointers, &leaving, success, movable_goes, &later);
   if (success && !stream)
-    gs_memory_synced(movable->ordinal);
+    gs_memory_synced(movable.ordinal);
   return result;
 }

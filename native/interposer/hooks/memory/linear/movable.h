@@ -16,6 +16,6 @@ bool gs_allocate_movable_rows(struct gs_rows *rows, uint64_t *address, CUresult 
 
 /* stream: in whose order it is freed; NULL: it waits, like the driver's own free, for the device. To be called between
  * gs_settled_begin and gs_settled_end. */
-CUresult gs_free_movable(const struct gs_movable *movable, const CUstream *stream);
+CUresult gs_free_movable(uint64_t address, const CUstream *stream);
 
 #endif
