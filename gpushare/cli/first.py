@@ -8,19 +8,19 @@ stays as it is, for the program. (PYTHONHOME stops an interpreter before it runs
 import os
 import sys
 
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_HOME = __file__.rpartition("/gpushare/")[0]  # pathlib would be the user's, too
 
 
 def _is_misled() -> bool:
     """Whether modules are looked for in directories that somebody else named. gpushare's own sources may be one."""
-    paths = os.environ.get("PYTHONPATH")
-    return bool(paths) and not sys.flags.ignore_environment and _HOME not in map(os.path.abspath, paths.split(":"))
+    paths = os.environ.get("PYTHONPATH", "")
+    return paths != "" and not sys.flags.ignore_environment and _HOME not in paths.split(":")
 
 
 def entry() -> None:
     """Runs the command with this process's arguments, and exits with its status."""
     if _is_misled():
-        os.execv(sys.executable, [sys.executable, "-E", *sys.argv])
+        os.execv(sys.executable, [sys.executable, "-E", *sys.argv])  # noqa: S606 - itself
     from gpushare.cli import main
 
     main.entry()

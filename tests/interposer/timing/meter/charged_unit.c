@@ -33,11 +33,11 @@ int main(void) {
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 5 * ms, 5e6, 1), 5e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 5e6, 1), 5e6));
-  /* Time further back than the words record is charged in part. */
+  /* Time further back than the words record is charged as the process's own time line has it. */
   now += 20 * ms;
-  CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 1.5 * (double)known));
-  CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 4));
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 2 * (double)known));
+  CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 2));
   /* Forged words. */
   memset(charged, 0xff, sizeof charged);
-  CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 5e6));
+  CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 10e6));
 }

@@ -2,7 +2,7 @@
  *
  * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS [SEED]]], which prints "truth metered wall bare", in ns. PROGRAM is
  * a name from the table below, then words that modify it (see `main`), then its numbers, each after a colon. */
-#include "modelled_others.h"
+#include "model/modelled_others.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define METER_RULES_H
 
 #include "interposer/meter/lengths.h"
-#include "modelled_gpu.h"
+#include "model/modelled_gpu.h"
 #include "../../../support/check.h"
 
 static inline bool near(double is, double should, double off) { return is > should - off && is < should + off; }

@@ -3,7 +3,7 @@
 Each family of programs is played with seeds that are new in each run, and judged as a distribution: how far the charge
 is off on average, and within which bound 98 % of the runs are. The seeds are printed; GPUSHARE_MODEL_SEED plays a run
 again. At every step of every run the model itself holds the charge to the time since the first launch and to the time
-in which the process had a lease or work on the device (modelled_gpu.c). docs/concepts/inside/launch.md has these
+in which the process had a lease or work on the device (model/modelled_gpu.c). docs/concepts/inside/launch.md has these
 bounds as a table."""
 
 import math
