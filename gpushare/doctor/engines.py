@@ -3,15 +3,15 @@
 import json
 import os
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpushare import advice
 from gpushare.doctor.finding import Check, Finding, read
-from gpushare.engines import configuration
+from gpushare.engines import configuration, crio, podman
 from gpushare.engines.edit import Options
+from gpushare.errors import GpushareError
 from gpushare.paths import HOOK
 
 _CONFIGURE = "gpushare runtime configure --engine {engine} --restart"
@@ -35,7 +35,7 @@ LACKS = Check(
     "{text}",
     f"mend that; what gpushare adds: {_CONFIGURE}",
     "It is configured but cannot give shares, or not in each way: its program or gpushare's is missing, its "
-    "configuration unreadable or at odds with its flags, or it looks for CDI specs elsewhere.",
+    "configuration unreadable or at odds with its flags, or it looks for CDI specs or hooks elsewhere.",
 )
 WOULD_LACK = Check(
     "{engine_version}",
@@ -99,9 +99,6 @@ HOOK_STAGE = Check(
     "CRI-O also reads Podman's directory of hooks.",
 )
 
-HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
-_DAEMON_JSON = Path("/etc/docker/daemon.json")
-
 
 def look() -> Iterator[Finding]:
     """Yields all findings about engines."""
@@ -132,17 +129,17 @@ def _engine(one: configuration.Status) -> Iterator[Finding]:
 
 def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
     """Versions 25 to 27 of dockerd read `features.cdi` only when they start, not at a reload."""
-    version = next((one.version for one in found if one.engine == "docker" and one.version), "")
+    version, path = next(((one.version, Path(one.file)) for one in found if one.engine == "docker"), (None, Path()))
     try:
-        major = int(version.partition(".")[0] or 0)
-        enabled = json.loads(read(_DAEMON_JSON) or b"{}")["features"]["cdi"] is True
+        major = int((version or "0").partition(".")[0])
+        enabled = json.loads(read(path) or b"{}")["features"]["cdi"] is True
         started = _start_time(int(Path("/run/docker.pid").read_text()))
-        changed = _DAEMON_JSON.stat().st_mtime
+        changed = path.stat().st_mtime
     except (OSError, ValueError, KeyError, TypeError):
         return
     if 25 <= major < 28 and enabled and started < changed:
         restart = advice.service("restart", "docker", "end dockerd, and start it again as it was started")
-        yield READS_AT_START(version=version, file=_DAEMON_JSON, restart=restart)
+        yield READS_AT_START(version=version, file=path, restart=restart)
 
 
 def _plugin() -> Iterator[Finding]:
@@ -166,7 +163,8 @@ def _start_time(pid: int) -> float:
 
 def _hooks() -> Iterator[Finding]:
     """If the program of a hook is missing, Podman silently starts the container without it."""
-    for directory in map(Path, dict.fromkeys([*HOOKS, *_configured_hooks()])):
+    # CRI-O reads the usual ones, whatever Podman is configured to read.
+    for directory in dict.fromkeys([*crio.HOOKS, *_configured_hooks()]):
         try:
             names = sorted(path for path in directory.iterdir() if path.suffix == ".json")
         except OSError:
@@ -175,15 +173,12 @@ def _hooks() -> Iterator[Finding]:
             yield from _hook(path)
 
 
-def _configured_hooks() -> Iterator[str]:
+def _configured_hooks() -> list[Path]:
     """Directories in which Podman is configured to look for hooks."""
-    files = [Path("/usr/share/containers/containers.conf"), Path("/etc/containers/containers.conf")]
-    for path in [*files, *sorted(Path("/etc/containers/containers.conf.d").glob("*.conf"))]:
-        try:
-            named = tomllib.loads((read(path.resolve()) or b"").decode())["engine"]["hooks_dir"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        yield from (name for name in named if isinstance(name, str) and name.startswith("/"))
+    try:
+        return podman.hooks_dirs(Options())
+    except GpushareError:
+        return []  # the engine's own finding names the file that cannot be read
 
 
 def _hook(path: Path) -> Iterator[Finding]:

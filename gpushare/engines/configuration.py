@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare import advice
-from gpushare.engines import files, k3s, nri, toml_text
+from gpushare.engines import files, k0s, k3s, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
 from gpushare.engines.docker import Docker, reads_cdi_at_start
@@ -29,18 +29,17 @@ def engine_of(name: str, options: Options) -> Engine:
 
 
 def check_containerd(options: Options) -> None:
-    """Raises FailedError, with what to do, where the containerd that is meant is that of k3s or RKE2: it would not read
-    the file, or lose what is written into it."""
+    """Raises FailedError, with what to do, where the containerd that is meant is that of k3s, RKE2 or k0s: it would not
+    read the file, or lose what is written into it."""
     if options.config is not None:
         k3s.check_editable(options.config)
         return
-    bundled = [engine for engine in k3s.ENGINES if engine.main.exists()]
+    bundled = {one.name: f"gpushare runtime configure --engine {one.name}" for one in k3s.ENGINES if one.main.exists()}
+    if k0s.MAIN.exists():
+        bundled["k0s"] = k0s.advice(k0s.MAIN)
     if bundled and installed(ENGINES["containerd"], options) is None:
-        name = bundled[0].name
-        raise FailedError(
-            f"containerd is not installed here but for that of {name}, which reads other files: gpushare runtime "
-            f"configure --engine {name}"
-        )
+        name, how = next(iter(bundled.items()))
+        raise FailedError(f"containerd is not installed here but for that of {name}, which reads other files: {how}")
 
 
 @dataclass(frozen=True, slots=True)

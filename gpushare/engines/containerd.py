@@ -7,13 +7,12 @@ administrator names is edited as what it is, an addition to the main file: `conf
 
 import fnmatch
 import glob
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.engines import files, nri, toml_text
+from gpushare.engines import files, k0s, nri, toml_text
 from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
 from gpushare.engines.toml_text import table
 from gpushare.errors import FailedError
@@ -38,11 +37,17 @@ def _nri(document: Mapping[str, Any]) -> tuple[str, str]:
     return nri.containerd_table(_format(document))
 
 
+def _patterns(path: Path, document: Mapping[str, Any]) -> list[str]:
+    """Returns the patterns of the files that the file at the path imports."""
+    listed = toml_text.listed(document, ("imports",), str(path))
+    return [str(path.parent / str(pattern)) for pattern in listed]
+
+
 def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> list[tuple[Path, dict[str, Any]]]:
     """Returns the files that `document` imports, in containerd's order. `ours`: include our parts."""
     found = []
-    for pattern in document.get("imports", []):
-        for name in sorted(glob.glob(os.path.join(path.parent, pattern))):  # noqa: PTH118, PTH207 - may be absolute
+    for pattern in _patterns(path, document):
+        for name in sorted(glob.glob(pattern)):  # noqa: PTH207 - it has the directory in it
             text = files.read(Path(name))
             if text is not None and Path(name) != path:
                 found.append((Path(name), toml_text.parse(text if ours else toml_text.strip(text, name), name)))
@@ -61,11 +66,7 @@ def _importing(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 def imports(main: Path, document: Mapping[str, Any], path: Path) -> bool:
     """Whether the main file, with these settings, imports the file at the path, or would if there were one."""
-    patterns = document.get("imports", [])
-    return isinstance(patterns, list) and any(
-        fnmatch.fnmatchcase(str(path), os.path.join(main.parent, str(pattern)))  # noqa: PTH118 - may be absolute
-        for pattern in patterns
-    )
+    return any(fnmatch.fnmatchcase(str(path), pattern) for pattern in _patterns(main, document))
 
 
 def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, Any]], tuple[str, str]]) -> Path:
@@ -124,7 +125,8 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         usual = table(runtimes, "runc") or {"runtime_type": _SHIM}
     model = {"runtime_type": _SHIM, **{key: value for key, value in usual.items() if not isinstance(value, dict)}}
     for key in ("pod_annotations", "container_annotations"):
-        model[key] = [*(name for name in model.get(key, []) if name not in ANNOTATIONS), *ANNOTATIONS]
+        listed = toml_text.listed(model, (key,), str(path))
+        model[key] = [*(name for name in listed if name not in ANNOTATIONS), *ANNOTATIONS]
     if options.cdi:
         wanted[cri] = {"enable_cdi": True}
     handlers = (*cri, "containerd", "runtimes")
@@ -261,6 +263,8 @@ class Containerd:
 
         def of(file: Path) -> Callable[[str], toml_text.Settings]:
             def wanted(text: str) -> toml_text.Settings:
+                if reason := k0s.refusal(file, text):
+                    raise FailedError(reason)
                 found = settings(file, text, options, version) if file == path else {}
                 return _joined(found, nri_settings(file, text, options, version)) if file == for_nri else found
 
@@ -274,4 +278,7 @@ class Containerd:
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
         path = options.config or _FILE
         document = toml_text.parse(text, str(path))
-        return facts_of(path, document, version)
+        facts = facts_of(path, document, version)
+        if reason := k0s.refusal(path, text):
+            facts.lacks.append(reason)
+        return facts

@@ -3,13 +3,16 @@
 At SIGHUP CRI-O reports that it has reread its runtimes, but keeps using the old ones: it must be restarted.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from gpushare.engines import files, nri, toml_text
 from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
+from gpushare.errors import FailedError
 
 _FILE = Path("/etc/crio/crio.conf.d/99-gpushare.conf")
+HOOKS = (Path("/usr/share/containers/oci/hooks.d"), Path("/etc/containers/oci/hooks.d"))
 
 
 def _present(path: Path, text: str) -> dict[str, Any]:
@@ -30,6 +33,15 @@ def _usual(present: dict[str, Any]) -> dict[str, Any]:
         return {}
     others = ("inherit_default_runtime", "runtime_config_path")
     return {key: value for key, value in usual.items() if not isinstance(value, dict) and key not in others}
+
+
+def hooks_dirs() -> list[Path]:
+    """Returns the directories in which CRI-O looks for hooks: the usual ones, and those that it is configured to."""
+    named: list[Any] = []
+    with contextlib.suppress(FailedError):  # with a file that cannot be read CRI-O does not start anyway
+        present = _present(_FILE, files.read(_FILE) or "")
+        named = toml_text.listed(present, ("crio", "runtime", "hooks_dir"), str(_FILE))
+    return [*HOOKS, *(Path(str(one)) for one in named)]
 
 
 class Crio:

@@ -40,11 +40,10 @@ def conflicts(path: Path, keys: Collection[str], verb: str) -> list[str]:
     """Returns a sentence for each of these keys of the daemon.json at the path that a flag sets too. `verb`: that the
     file has them, or would get them."""
     found = []
-    given = flags()
-    named = [flag.value for flag in given if flag.name == "config-file"]
-    if named and Path(named[-1]).absolute() != path.absolute():
+    named = config_file()
+    if named and named[0] != path.absolute():
         return []  # the dockerd of these flags reads another file
-    for flag in given:
+    for flag in flags():
         key = _KEYS.get(flag.name)
         if key in keys:
             other = ", or leave CDI to its default: --no-enable-cdi" if key == "features" else ""
@@ -53,6 +52,12 @@ def conflicts(path: Path, keys: Collection[str], verb: str) -> list[str]:
                 f"start with both; move the flag's {flag.value!r} into the file{other}"
             )
     return list(dict.fromkeys(found))
+
+
+def config_file() -> tuple[Path, str] | None:
+    """Returns the file that a flag names in place of the usual daemon.json, and what gives the flag; None: no flag."""
+    named = [flag for flag in flags() if flag.name == "config-file" and flag.value]
+    return (Path("/", named[-1].value), named[-1].place) if named else None  # systemd starts dockerd in /
 
 
 def spec_dirs() -> list[str]:

@@ -21,8 +21,8 @@ Nri = Literal["required", "optional"]
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options from the command line. `config`: file to edit instead of the engine's usual one. `executable`: the
-    engine's program, run for its version. `hooks_dir`: where podman looks for hooks. `nri`: turn NRI on for our
-    plugin, required or optional."""
+    engine's program, run for its version. `hooks_dir`: where podman looks for hooks; None: where it is configured to.
+    `nri`: turn NRI on for our plugin, required or optional."""
 
     runtime_name: str = "gpushare"
     runtime_path: Path = RUNTIME_WRAPPER
@@ -31,7 +31,7 @@ class Options:
     nri: Nri | None = None
     config: Path | None = None
     executable: Path | None = None
-    hooks_dir: Path = Path("/usr/share/containers/oci/hooks.d")
+    hooks_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

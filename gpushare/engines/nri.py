@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.engines.edit import Facts, Version
-from gpushare.engines.toml_text import table
+from gpushare.engines.toml_text import listed, table
 from gpushare.errors import FailedError
 
 PLUGIN = "gpushare"
@@ -23,7 +23,7 @@ Tables = dict[tuple[str, ...], dict[str, Any]]
 
 
 def _required(present: Mapping[str, Any], enable: str, plugins: str, toleration: str) -> dict[str, Any]:
-    names = [name for name in present.get(plugins, []) if name != PLUGIN]
+    names = [name for name in listed(present, (plugins,), "the configuration of NRI") if name != PLUGIN]
     return {enable: True, plugins: [*names, PLUGIN], toleration: present.get(toleration) or TOLERATION}
 
 

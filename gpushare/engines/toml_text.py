@@ -138,6 +138,15 @@ def table(document: Any, *path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def listed(document: Any, path: Path, name: str) -> list[Any]:
+    """Returns the document's list at the path; empty if there is none. `name`: the file's, for messages. Raises
+    FailedError if it is something else, such as a string, whose letters would be taken for its items."""
+    found = at(document, path)
+    if found is not None and not isinstance(found, list):
+        raise FailedError(f"{name} is left alone: {path[-1]} has to be a list: write {path[-1]} = [{_value(found)}]")
+    return found or []
+
+
 def _expected(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     for path, keys in settings.items():
         table = document

@@ -80,6 +80,21 @@ def test_engines(doctor):
     assert not answer.healthy
 
 
+def test_hooks_that_podman_does_not_read(doctor):
+    script = (
+        program("/usr/bin/podman", "podman version 5.4.0")
+        + f"""
+        {PROGRAM} runtime configure --engine podman >/dev/null
+        printf '[engine]\\nhooks_dir = ["/etc/containers/oci/hooks.d"]\\n' >/etc/containers/containers.conf
+        """
+    )
+    found = doctor(script)("it reads hooks from /etc/containers/oci/hooks.d, and gpushare's is not there")
+    assert (found["what"], found["level"]) == ("podman 5.4.0", "missing")
+    answer = doctor(f"{script}\n{PROGRAM} runtime configure --engine podman >/dev/null")
+    assert not any("reads hooks from" in one["found"] for one in answer.findings)
+    assert not any(one["what"] == "hook" for one in answer.findings)
+
+
 def test_an_engine_that_is_too_old_to_ask(doctor):
     answer = doctor(
         program("/usr/bin/dockerd", "Docker version 20.10.24, build 1")

@@ -1,4 +1,5 @@
-"""What dockerd is started with, where that and daemon.json do not go together, and where engines look for CDI specs."""
+"""What dockerd is started with, where that and daemon.json do not go together, what daemon.json has under our name
+without us, and where engines look for CDI specs."""
 
 import json
 import os
@@ -10,7 +11,9 @@ import pytest
 from run.waiting import until
 
 from gpushare.cli.main import main
+from gpushare.engines import docker as engine
 from gpushare.engines import dockerd
+from gpushare.paths import RUNTIME_WRAPPER
 
 
 @pytest.fixture
@@ -32,11 +35,15 @@ def unit(system: Path, *lines: str, drop_in: str = "") -> None:
 
 
 def docker(system: Path, verb: str, *options: str, version: str = "28.5.2") -> int:
+    return unnamed(system, verb, "--config", str(system / "daemon.json"), *options, version=version)
+
+
+def unnamed(system: Path, verb: str, *options: str, version: str = "28.5.2") -> int:
+    """Leaves it to gpushare which file dockerd reads."""
     program = system / "dockerd"
     program.write_text(f"#!/bin/sh\necho Docker version {version}, build x\n")
     program.chmod(0o755)
-    given = ["runtime", verb, "--engine", "docker", "--config", str(system / "daemon.json")]
-    return main([*given, "--executable-path", str(program), *options])
+    return main(["runtime", verb, "--engine", "docker", "--executable-path", str(program), *options])
 
 
 def named() -> set[tuple[str, str]]:
@@ -98,6 +105,79 @@ def test_what_docker_adds_up_or_reads_elsewhere_is_no_conflict(system, capsys):
     assert docker(system, "configure") == 0
     unit(system, f"ExecStart=/usr/bin/dockerd --config-file {system}/daemon.json --feature cdi=true")
     assert docker(system, "configure") == 1
+
+
+@pytest.mark.parametrize("by_unit", [True, False])
+def test_the_file_that_docker_is_started_with_is_the_one_that_is_edited(system, by_unit, monkeypatch, capsys):
+    usual, named_one = system / "usual.json", system / "srv.json"
+    monkeypatch.setattr(engine, "_FILE", usual)
+    assert unnamed(system, "configure") == 0
+    assert usual.exists()
+    assert unnamed(system, "unconfigure") == 0
+    if by_unit:
+        unit(system, "ExecStart=/usr/bin/dockerd")
+        unit(system, "ExecStart=", f"ExecStart=/usr/bin/dockerd --config-file {named_one}", drop_in="a.conf")
+    else:
+        (system / "default").write_text(f"DOCKER_OPTS='--config-file={named_one}'\n")
+    named_one.write_text('{"debug": true}')
+    assert unnamed(system, "configure") == 0
+    assert f"wrote {named_one}" in capsys.readouterr().out
+    assert "gpushare" in json.loads(named_one.read_text())["runtimes"]
+    assert not usual.exists()
+    unnamed(system, "status")
+    answer = capsys.readouterr().out
+    assert f" configured      {named_one}" in answer
+    assert "does not read" not in answer
+    assert unnamed(system, "unconfigure") == 0
+    assert named_one.read_text() == '{"debug": true}'
+    # Another that is named is edited, and status has it that the service does not read it.
+    assert docker(system, "configure") == 0
+    docker(system, "status")
+    assert f"does not read {system}/daemon.json but {named_one} (--config-file, " in capsys.readouterr().out
+
+
+def tree(system: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in system.glob("daemon.json*")}
+
+
+@pytest.mark.parametrize("name", ["gpushare", "mine"])
+@pytest.mark.parametrize(
+    ("entry", "others"),
+    [
+        ({"path": "/usr/local/bin/gpushare-runtime", "runtimeArgs": ["--debug"]}, {"features": {"cdi": False}}),
+        ({"path": "/usr/local/bin/gpushare-runtime"}, {"features": {"cdi": False}}),
+        ({"runtimeType": "io.containerd.x.v1"}, {}),
+        ({"path": "/opt/other"}, {"default-runtime": "gpushare"}),
+    ],
+)
+def test_a_runtime_of_our_name_that_is_not_ours_comes_back(system, name, entry, others, capsys):
+    config = system / "daemon.json"
+    before = json.dumps({"runtimes": {name: entry}, **others, "debug": True})
+    config.write_text(before)
+    options = ["--runtime-name", name]
+    assert docker(system, "status", *options) == 1
+    assert "not configured: gpushare runtime configure" in capsys.readouterr().out
+    assert docker(system, "unconfigure", *options) == 0
+    assert config.read_text() == before
+    assert docker(system, "configure", *options) == 0
+    assert json.loads(config.read_text())["runtimes"] == {name: {"path": str(RUNTIME_WRAPPER)}}
+    assert json.loads(config.read_text()).get("default-runtime") == others.get("default-runtime")
+    once = tree(system)
+    assert once["daemon.json.gpushare-backup"] == before
+    assert docker(system, "configure", *options) == 0
+    assert tree(system) == once
+    assert docker(system, "unconfigure", *options) == 0
+    assert tree(system) == {"daemon.json": before}
+    assert docker(system, "unconfigure", *options) == 0
+    assert tree(system) == {"daemon.json": before}
+
+
+def test_a_file_of_our_making_is_known_by_any_runtime_that_was_named(system):
+    """There is no backup of it."""
+    for options in ([], ["--runtime-path", "/opt/x"], ["--runtime-path", "/opt/x", "--set-as-default"]):
+        assert docker(system, "configure", *options) == 0
+        assert docker(system, "unconfigure") == 0
+        assert tree(system) == {}
 
 
 def test_cdi_specs_that_docker_looks_for_elsewhere(system, capsys):
