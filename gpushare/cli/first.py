@@ -8,13 +8,14 @@ stays as it is, for the program. (PYTHONHOME stops an interpreter before it runs
 import os
 import sys
 
-_HOME = __file__.rpartition("/gpushare/")[0]  # pathlib would be the user's, too
+_HOME = __file__.rpartition("/gpushare/")[0]
 
 
 def _is_misled() -> bool:
     """Whether modules are looked for in directories that somebody else named. gpushare's own sources may be one."""
     paths = os.environ.get("PYTHONPATH", "")
-    return paths != "" and not sys.flags.ignore_environment and _HOME not in paths.split(":")
+    named = map(os.path.abspath, filter(None, paths.split(":")))  # pathlib would be the user's, too
+    return paths != "" and not sys.flags.ignore_environment and _HOME not in named
 
 
 def entry() -> None:

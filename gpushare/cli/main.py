@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import completion
+from gpushare.cli import children, completion
 from gpushare.cli.command import add_verbs, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, GpushareError
@@ -142,6 +142,7 @@ def _discard_output() -> None:
 
 def entry() -> None:
     """The installed command: exits with the status of `main`."""
+    children.watch()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # closed by the caller; a file that is opened later must not take its place
             os.dup2(os.open(os.devnull, os.O_RDWR), number)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
+from gpushare.cli import children
 from gpushare.cli.command import say
 from gpushare.errors import GpushareError, UsageError
 from gpushare.paths import SIM_LIB_DIR, SIM_TOOLS
@@ -50,6 +51,7 @@ def replace(argv: list[str], env: Mapping[str, str]) -> NoReturn:
     # Python ignores these signals, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    children.leave()
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606 - the user's own command
     except OSError as error:

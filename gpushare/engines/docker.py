@@ -32,6 +32,11 @@ def _cdi(value: dict[str, Any]) -> Any:
     return features.get("cdi") if isinstance(features, dict) else None
 
 
+def _written(value: dict[str, Any], options: Options) -> tuple[Any, Any, Any]:
+    """Returns all that `configure` writes into a file."""
+    return _entry(value, options.runtime_name), _cdi(value), value.get("default-runtime")
+
+
 def _made_here(value: dict[str, Any], options: Options) -> bool:
     """Whether `configure` made the entry in a file without a backup, a file that was not there before: the entry is
     nothing but the path of our runtime, or of another, which --runtime-path named, and then nothing else is there."""
@@ -69,8 +74,8 @@ class Docker:
             before = files.read(backup)
             if before is None:
                 return _made_here(value, options)
-            # What the file had under this name before is not ours.
-            return bool(entry != _entry(json_text.parse(before, str(backup)), options.runtime_name))
+            # What the file had under this name before is not ours, unless `configure` changed something else there.
+            return _written(value, options) != _written(json_text.parse(before, str(backup)), options)
 
         def put(text: str) -> str:
             before = json_text.parse(text, name)

@@ -146,6 +146,7 @@ def tree(system: Path) -> dict[str, str]:
     [
         ({"path": "/usr/local/bin/gpushare-runtime", "runtimeArgs": ["--debug"]}, {"features": {"cdi": False}}),
         ({"path": "/usr/local/bin/gpushare-runtime"}, {"features": {"cdi": False}}),
+        ({"path": str(RUNTIME_WRAPPER)}, {"features": {"cdi": False}}),
         ({"runtimeType": "io.containerd.x.v1"}, {}),
         ({"path": "/opt/other"}, {"default-runtime": "gpushare"}),
     ],

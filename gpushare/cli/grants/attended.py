@@ -28,8 +28,6 @@ _PASSED = {
 }
 _WAITED = {*_PASSED, signal.SIGCHLD}
 _ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
-_CALLER_IGNORES = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
-"""Shells and service managers may have the end of children ignored: of the command's, then, not of this process's."""
 _FROM_KERNEL = 0x80  # SI_KERNEL: of the terminal, which sends it to the command too
 _SETTLE_SECONDS = 0.02
 _SETTLED_SECONDS = 2.0
@@ -38,9 +36,7 @@ _RUNNING = ("bound", "active", "suspended")
 
 
 def fork(*opened: int) -> int:
-    """As os.fork, and this process learns of the child's end. `opened`: descriptors that are closed if it fails. Raises
-    FailedError."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    """As os.fork. `opened`: descriptors that are closed if it fails. Raises FailedError."""
     try:
         return os.fork()
     except OSError as error:
@@ -143,8 +139,6 @@ def _become_command(parent: int, mask: Any, run: Callable[[], int], fails: int) 
     try:
         end_with_parent(signal.SIGKILL)
         if os.getppid() == parent:
-            if _CALLER_IGNORES:
-                signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             status = run()
     except Exception:  # a defect, and no caller in this process shows it

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 
 from gpushare.cli.command import Command
 from gpushare.cli.parser import Parser
@@ -31,7 +30,6 @@ class YieldCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         option = ["--now"] if args.now else ["--back"] if args.back else []
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # its caller may ignore it, and then nobody could be waited for
         try:
             pid = os.posix_spawn(YIELD, [os.fspath(YIELD), *option], os.environ)
         except OSError as error:

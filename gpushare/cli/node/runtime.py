@@ -101,7 +101,7 @@ class RuntimeCommand(Family):
         )
         add_json(status)
         for verb in (configure, unconfigure, status):
-            verb.option("--config", "PATH", "the engine's configuration file (default: the usual one)", Path)
+            verb.option("--config", "PATH", "the engine's configuration file (default: the one that it reads)", Path)
             verb.option(
                 "--executable-path",
                 "PATH",
@@ -109,7 +109,7 @@ class RuntimeCommand(Family):
                 Path,
                 dest="executable",
             )
-            verb.option("--hooks-dir", "PATH", "podman's hooks directory (default: the usual one)", Path)
+            verb.option("--hooks-dir", "PATH", "podman's hooks directory (default: the one that it reads)", Path)
 
         manifest = parser.verb(
             "manifest",

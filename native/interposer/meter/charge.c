@@ -204,7 +204,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
     balance_seen(meter, shown, took = maximum(had.most - stalled, 0));
   else if (shown->whole && had.about && had.beside >= GS_METER_SLICE_NS)
-    took = maximum(had.likely - stalled, 0);
+    took = maximum(had.likely - stalled, 0); /* one length is no deviation from the mean that others make up for */
   else
     took = gs_meter_fit(meter, segment, shown->likely, maximum(had.likely - stalled, 0),
                         room + maximum(had.most - stalled, 0));

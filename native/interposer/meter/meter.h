@@ -185,7 +185,7 @@ double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t 
 struct gs_had {
   double least, most, likely;
   double beside; /* the part of the time in which others were there */
-  bool about;    /* `likely` is near a length that launches of the function often have. Set by gs_run_had */
+  bool about;    /* the estimate was a length that launches of the function often have, not their mean. By gs_run_had */
 };
 struct gs_had gs_meter_had(const struct gs_meter *meter, uint64_t from, uint64_t to, bool came, double estimate);
 /* Adds busy time, spread evenly over (from, to], to that of the other streams there, up to `most` ns per ns. Returns

@@ -96,9 +96,8 @@ void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
   if (one.weight > 1 && one.from < meter->unseen_until)
     one.since = meter->unseen_since;
   look(meter, &one);
-  if (meter->noted - meter->explained == GS_METER_AMONG) {
+  if (meter->noted - meter->explained == GS_METER_AMONG)
     explain_oldest(meter);
-  }
   meter->among[meter->noted % GS_METER_AMONG] = one;
   __atomic_store_n(&meter->noted, meter->noted + 1, __ATOMIC_RELAXED);
 }

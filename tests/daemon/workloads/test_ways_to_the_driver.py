@@ -183,7 +183,7 @@ def test_roots_sandbox_with_users_of_its_own(public, probe, mapping):
 def test_a_sandbox_that_hides_run_reports_it(public, probe):
     done = shell(public, f"unshare --mount sh -c 'mount -t tmpfs none /run && exec {probe} libcuda.so.1'")
     assert done.stdout.split() == [str(SYSTEM_NOT_READY), "0"]
-    assert f"{PROCESS_SELF} is hidden here: --bind {PROCESS_SELF}" in done.stderr
+    assert f"is gpushare itself; in root's sandbox --bind {PROCESS_SELF}\n" in done.stderr
 
 
 def test_a_sandbox_that_denies_the_devices_nodes_reports_it(public, probe):

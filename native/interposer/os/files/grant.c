@@ -134,14 +134,13 @@ static bool own_file(const char *path) {
          ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
-/* In the grant of a command of root's the driver's files are links that its own mount namespace leads to the driver. */
+/* In the mount namespace of a command of root's the interposer covers the driver's files, so the links in the grant's
+ * directory lead to it, and OWN_DIR alone has the driver: a sandbox may hide that. */
 static void say_own(const char *path, char *why, size_t size) {
   const char *dir = gs_grant_dir();
-  bool links = dir && strcmp(dir, OWN_DIR) != 0 && strcmp(dir, CONTAINER_DIR) != 0 && !strncmp(path, dir, strlen(dir));
-  if (links)
-    snprintf(why, size, "there is no driver: %s is hidden here: --bind %s into the sandbox", OWN_DIR, OWN_DIR);
-  else
-    snprintf(why, size, "there is no driver: %.100s is gpushare itself", path);
+  bool named = dir && strcmp(dir, OWN_DIR) != 0 && strcmp(dir, CONTAINER_DIR) != 0 && !strncmp(path, dir, strlen(dir));
+  snprintf(why, size, "there is no driver: %.90s is gpushare itself%s%s", path,
+           named ? "; in root's sandbox --bind " : "", named ? OWN_DIR : "");
 }
 
 static void *open_file(const char *path, char *why, size_t size) {

@@ -56,6 +56,10 @@ static uint64_t budget_wait_ns(struct gs_time_device *device) {
 
 static void daemon_gone(uint32_t beat) {
   struct gs_time *time = gs_time();
+  uint32_t no = 0;
+  /* Of the threads that notice it only one begins the budget anew. */
+  if (!__atomic_compare_exchange_n(&time->device[0].local, &no, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     struct gs_time_device *device = &time->device[i];
     gs_latch_take(&device->budget_lock);

@@ -123,20 +123,24 @@ static bool has_to_drain(const struct gs_time_device *device, uint32_t lease) {
          gs_under_cut(device);
 }
 
-/* The program may launch nothing for long: its waits among the grant's other processes are charged all the same. Returns
- * the ns until the next check. */
+/* The program launches nothing, perhaps for long: its waits among the grant's other processes are charged all the same.
+ * One that launches does this itself. Returns the ns until the next check. */
 static uint64_t explain(struct gs_time_device *device, uint64_t tick) {
+  bool sooner;
   if (!gs_meter_unexplained(device->meter))
     return tick;
   gs_biased_take(&device->lock);
   gs_meter_explain(device->meter, gs_now());
-  gs_publish(device, gs_now());
+  sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
+  if (sooner)
+    gs_tell_sooner(device);
   return gs_meter_unexplained(device->meter) && tick > TICK_WORKING_NS ? TICK_WORKING_NS : tick;
 }
 
-/* Checks one device; returns how long nothing has to be done for it, in ns. */
-static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
+/* Checks one device; returns how long nothing has to be done for it, in ns. launches: the program has launched since the
+ * last check. */
+static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick, bool launches) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
   gs_look_at_turn(device);
@@ -160,7 +164,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
       return again;
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
-    return explain(device, tick);
+    return launches ? tick : explain(device, tick);
   /* A program that launches reaps its marks itself, and is delayed whenever this thread takes the meter's lock from
    * it. */
   if (has_to_look(device))
@@ -227,12 +231,14 @@ static void *gate_thread(void *argument) {
   gs_latch_drop(&time->driving);
   while (!__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE)) {
     uint64_t now = gs_now(), launches = 0, wait;
+    bool launched;
     for (uint32_t i = 0; i < gs_process->ndevices; i++)
       launches += __atomic_load_n(&time->device[i].slot->launches, __ATOMIC_RELAXED) +
                   __atomic_load_n(&time->device[i].slot->waiting, __ATOMIC_RELAXED);
-    if (launches != launches_seen)
+    launched = launches != launches_seen;
+    if (launched)
       active_at = now;
-    wait = launches != launches_seen ? TICK_WORKING_NS : now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
+    wait = launched ? TICK_WORKING_NS : now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
     launches_seen = launches;
     if (now - looked >= TICK_ACTIVE_NS) {
       /* After a long sleep the last heartbeat read is old because of the sleep, not because of the daemon. */
@@ -244,7 +250,7 @@ static void *gate_thread(void *argument) {
       watch_daemon(now, &tried);
     }
     for (uint32_t i = 0; i < gs_process->ndevices; i++) {
-      uint64_t again = used(&time->device[i]) ? serve(time, &time->device[i], wait) : wait;
+      uint64_t again = used(&time->device[i]) ? serve(time, &time->device[i], wait, launched) : wait;
       if (again < wait)
         wait = again;
     }

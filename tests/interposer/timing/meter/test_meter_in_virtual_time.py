@@ -148,7 +148,7 @@ FAMILIES = {
         0.02,
         100,
     ),
-    "the same beside several, whose kernels end in its midst": Family(
+    "the same beside one to four whose kernels of up to 20 ms end in its midst": Family(
         [Case("pulsetails:1", 5 * MS)], 0.12, 0.015, 0.05, 200
     ),
 }

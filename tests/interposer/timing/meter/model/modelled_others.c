@@ -16,9 +16,9 @@ static uint64_t noticed; /* the gate thread has seen all changes up to here */
 enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
 enum { LATER = 1000000000 };
 
-/* Of FOREIGN_YIELDS and FOREIGN_TAILS: this program's lease, which it asks for when it launches and loses when it has been idle. The
- * other has work whenever it is not held, and less than 0.2 ms of it when the lease changes hands, as the arbiter has
- * it. */
+/* Of FOREIGN_YIELDS: this program's lease, which it asks for when it launches and loses when it has been idle. The other
+ * has work whenever it is not held, and less than 0.2 ms of it when the lease changes hands, as the arbiter has it. The
+ * same of FOREIGN_TAILS, with others as modelled_tails.h has them. */
 enum { IDLE_LEAST = 200000, IDLE_MOST = 20000000, WAIT_MOST = 1000000, REST_MOST = 200000, REVOKE = 50000 };
 static struct {
   uint64_t granted, tail_until, lost, idle; /* idle: how long it is kept after the last work */
