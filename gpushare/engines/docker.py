@@ -41,7 +41,7 @@ def _made_here(value: dict[str, Any], options: Options) -> bool:
     """Whether `configure` made the entry in a file without a backup, a file that was not there before: the entry is
     nothing but the path of our runtime, or of another, which --runtime-path named, and then nothing else is there."""
     entry, name = _entry(value, options.runtime_name), options.runtime_name
-    if not isinstance(entry, dict) or entry.keys() != {"path"} or _cdi(value) is False:
+    if not isinstance(entry, dict) or entry.keys() != {"path"} or (options.cdi and _cdi(value) is False):
         return False
     if Path(str(entry["path"])).name in (RUNTIME_WRAPPER.name, options.runtime_path.name):
         return True
