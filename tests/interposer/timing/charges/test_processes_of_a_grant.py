@@ -30,6 +30,8 @@ CROWDS = {
     "four that wait for 100 ms": [("sync", 100 * MS, 2 * US)] * 4,
 }
 
+# Of a long launch of a known function that waited beside others, what may have been their changes is not charged.
+LEAST = {"helpers of an uneven one": 0.91}
 # These mostly wait for the device.
 CALM = ("helpers of one that waits", "long kernels", "four that wait for 100 ms")
 
@@ -64,4 +66,5 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
     )
     # Of the time in which the device changes between them, that is charged which cannot be told from work; and what may
     # be such time is not charged.
-    assert 0.95 * true - switched / 4 - MS <= metered <= 1.05 * true + 0.6 * switched + MS
+    least = LEAST.get(crowd, 0.95) * true - switched / 4 - MS
+    assert least <= metered <= 1.05 * true + 0.6 * switched + MS
