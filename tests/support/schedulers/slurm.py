@@ -94,7 +94,7 @@ class Slurm:
 
     def start(self) -> None:
         d = self.directory
-        files = [f"--{name}={d}/munge.{name[:4]}" for name in ("pid-file", "log-file", "seed-file")]
+        files = [f"--{name}-file={d}/munge.{name}" for name in ("pid", "log", "seed")]
         self._run("munged", "--force", f"--key-file={d}/munge.key", f"--socket={d}/munge.sock", *files)
         self._run("slurmctld", "-f", d / "slurm.conf")
         self.start_slurmd()
