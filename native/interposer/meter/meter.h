@@ -171,7 +171,9 @@ double gs_meter_likely(const struct gs_meter *meter, uint64_t from, uint64_t to,
  * forgotten soon. siblings.c */
 void gs_meter_explain(struct gs_meter *meter, uint64_t now);
 /* Whether there are some. Needs no lock. */
-bool gs_meter_unexplained(const struct gs_meter *meter);
+static inline bool gs_meter_unexplained(const struct gs_meter *meter) {
+  return __atomic_load_n(&meter->noted, __ATOMIC_RELAXED) != __atomic_load_n(&meter->explained, __ATOMIC_RELAXED);
+}
 /* Charged too much by so many ns, if that is positive. What was denied to the grant's other processes, because this one
  * was charged for the same instants, stays with it. */
 void gs_meter_refund(struct gs_meter *meter, double ns);

@@ -85,10 +85,6 @@ static void explain_oldest(struct gs_meter *meter) {
   __atomic_store_n(&meter->explained, meter->explained + 1, __ATOMIC_RELAXED);
 }
 
-bool gs_meter_unexplained(const struct gs_meter *meter) {
-  return __atomic_load_n(&meter->noted, __ATOMIC_RELAXED) != __atomic_load_n(&meter->explained, __ATOMIC_RELAXED);
-}
-
 void gs_siblings_note(struct gs_meter *meter, struct gs_among one) {
   if (one.to <= one.from || (one.whole.launches == 0 && one.pending < one.own + GS_METER_LATE_NS))
     return;

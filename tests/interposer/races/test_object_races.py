@@ -1,5 +1,7 @@
 """Threads that make random driver calls on objects that they share. The reference is the simulator's accounting."""
 
+import subprocess
+
 import pytest
 from pages.handmade import Grant, Simulator
 from pages.lending import Lender
@@ -10,13 +12,18 @@ from run.simulated import CONTEXT
 SHORT, LONG = 20_000, 150_000
 
 
-@pytest.mark.parametrize("calls", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
-def test_no_byte_over_the_limit_and_none_left(sim: Simulator, grant: Grant, calls: int) -> None:
-    process = Spawner(sim, grant).spawn(built.program("object_races"), 8, calls, 1, "hmpbagx")
+def begun(sim: Simulator, grant: Grant, calls: int, kinds: str) -> tuple["subprocess.Popen[str]", list[int]]:
+    """The program once it has made its calls and destroyed all objects, and what it says of them."""
+    process = Spawner(sim, grant).spawn(built.program("object_races"), 8, calls, 1, kinds)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"it ended with {process.wait(10)}"
-    made, succeeded, _ = map(int, line.split())
+    return process, list(map(int, line.split()))
+
+
+@pytest.mark.parametrize("calls", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_no_byte_over_the_limit_and_none_left(sim: Simulator, grant: Grant, calls: int) -> None:
+    process, (made, succeeded, _) = begun(sim, grant, calls, "hmpbagx")
     assert made == calls
     assert succeeded > calls / 100  # a full grant refuses most
     device = sim.books()["devices"][0]
@@ -32,12 +39,9 @@ def test_no_byte_over_the_limit_and_none_left(sim: Simulator, grant: Grant, call
 @pytest.mark.parametrize("calls", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
 def test_none_left_where_idle_memory_is_lent(sim: Simulator, lender: Lender, calls: int) -> None:
     """An address may be freed twice at once, and have been given to another allocation in between."""
-    process = Spawner(sim, lender).spawn(built.program("object_races"), 8, calls, 1, "p")
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, f"it ended with {process.wait(10)}"
+    process, made = begun(sim, lender, calls, "p")
     [device] = sim.books()["devices"]
-    print(f"{line.strip()}: {device['bytes']} bytes are left, {device['peak_bytes']} at most")
+    print(f"{made}: {device['bytes']} bytes are left, {device['peak_bytes']} at most")
     assert device["bytes"] == lender.charged(pid=process.pid) == CONTEXT
     process.communicate("\n", timeout=10)
     assert process.returncode == 0

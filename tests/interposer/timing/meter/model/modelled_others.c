@@ -249,6 +249,5 @@ void others_anew(void) {
   slice_until = last_end = 0;
   draw_tails();
   meter.residents = residents();
-  meter.spare_milli = foreign == FOREIGN_CLAIMED ? 1000 : 0; /* the arbiter knows what those who have a lease do */
   meter.charged = foreign == SIBLINGS ? charged : NULL;
 }
