@@ -33,18 +33,18 @@ static struct gs_segment *segment_of(struct gs_queue *queue) {
   return segment->bracketed == queue->sampled_from ? segment : NULL;
 }
 
-/* Whether other streams' work may be in what a bracket shows: they had launches shortly before it, or since. Those
- * before are no matter if all that was launched then is known to be done. But where launches since are common, short
- * samples have fewer of them, and to count these alone would favour them: then those before count as well. */
-static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue) {
+/* Whether other streams' work may be in what a bracket shows, which was over by `done`: they had launches shortly before
+ * it, or since. Those before are no matter if all that was launched then is known to be done. But where launches since
+ * are common, short samples have fewer of them, and to count these alone would favour them: then those before count as
+ * well. */
+static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue, uint64_t done) {
   enum { COMMON = 8 /* one in so many */ };
-  uint64_t other = meter->latest == queue ? meter->other_at : meter->latest_at;
-  bool since = other > queue->sampled_from;
+  bool since = meter->sampling != queue || (meter->joined > 0 && meter->joined < done);
   if (queue->sampled_clear)
     meter->mixed += ((since ? 1 : 0) - meter->mixed) / (2 * COMMON);
   if (queue->sampled_clear && COMMON * meter->mixed < 1)
     return since;
-  return other + 2 * GS_METER_GAP_NS > queue->sampled_from;
+  return since || queue->sampled_other + 2 * GS_METER_GAP_NS > queue->sampled_from;
 }
 
 /* What a launch can have taken whose bracket's stream was held too briefly: it may have begun after the first event was
@@ -178,7 +178,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   double elapsed = sample.took;
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;
-  sample.own = sample.held && !disturbed(meter, queue);
+  sample.own = sample.held && !disturbed(meter, queue, begun ? done + GS_METER_CLOCK_NS : UINT64_MAX);
   __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELEASE);
   /* The program also waits while the stream is held. */
   gs_meter_bracketed(meter, queue->sampled_whole - queue->sampled_host +

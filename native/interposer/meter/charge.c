@@ -227,4 +227,8 @@ void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const str
     charge_alone(meter, queue, shown);
   else
     charge_beside(meter, queue, shown);
+  if (shown->lag > GS_METER_LAG_NS)
+    gs_segment_supports(shown->segment);
+  else
+    gs_segment_refutes(shown->segment, maximum(after(shown->done, shown->begin) - shown->segment->stalled, 0));
 }

@@ -28,8 +28,12 @@ static void note_latest(struct gs_meter *meter, const struct gs_queue *queue, ui
   if (meter->latest != queue) {
     meter->latest = queue;
     meter->other_at = meter->latest_at;
+    if (meter->sampling != queue && meter->joined == 0)
+      meter->joined = at;
+    meter->other_end = meter->other_end > meter->latest_end ? meter->other_end : meter->latest_end;
   }
   meter->latest_at = at;
+  meter->latest_end = queue->end;
 }
 
 /* The first launch of the open segment is made at `at`, or later. */
@@ -83,6 +87,8 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool put_off = queue->put_off, again = queue->again > 0 && !put_off, chosen = gs_purse_chosen(meter, queue, &weight);
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
+  /* This stream had nothing to do where it was believed to. */
+  alone |= again && now >= (meter->latest == queue ? meter->other_end : meter->latest_end);
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_bracket > LOST_NS;
   free = free && (!queue->sampled || empty); /* the last one is done, as far as is known */
   /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */
@@ -90,8 +96,9 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool wanted = unknown || again || put_off || beside || (chosen && !lengthy && gs_purse_usual(meter));
   /* After repeated launches nobody knows whether the queue is empty, and most launches that are chosen come right after
    * some: the next one is measured in its place. */
-  queue->put_off = wanted && chosen && !unknown && !again && queue->repeated > 0;
-  if (queue->put_off) {
+  bool later = wanted && chosen && !unknown && queue->repeated > 0;
+  queue->put_off = later && !again;
+  if (later) {
     queue->again = weight;
     queue->open.weight = 0;
     return 0;
@@ -105,6 +112,9 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
     queue->sampled_shared = shared;
     queue->sampled_burst = gs_meter_burst(meter, now);
     queue->sampled_clear = meter->inflight < 1;
+    queue->sampled_other = meter->latest == queue ? meter->other_at : meter->latest_at;
+    meter->sampling = queue;
+    meter->joined = 0;
     queue->last_bracket = now;
     __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
     return GS_PLAN_SAMPLE | GS_PLAN_HOLD;
@@ -145,7 +155,6 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   open->last = now;
   plan |=
       plan_measure(meter, queue, function, now, empty, meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
-  note_latest(meter, queue, now);
   queue->latest = gs_queue_latest(queue, now) + (uint64_t)estimate;
   queue->planned = now;
   queue->bracket_done = 0;
@@ -154,6 +163,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   book(meter, queue, estimate, 1);
+  note_latest(meter, queue, now);
   if (function->observed == 0) {
     open->unobserved++;
     queue->unobserved++;
@@ -183,13 +193,13 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   double estimate = n * (known ? function->estimate : GS_METER_GUESS_NS);
   if (open->launches == 0)
     begin_segment(meter, queue, queue->closed);
-  note_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
   open->last = 0;
   queue->repeated += n;
   queue->repeated_ns += estimate;
   queue->due = maximum(queue->due - n * gs_purse_chance(meter), 1e-9);
   meter->end += (uint64_t)estimate;
   book(meter, queue, estimate, n);
+  note_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
   if (known) {
     count_kind(open, function, estimate, n);
   } else {

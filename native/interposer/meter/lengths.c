@@ -61,14 +61,17 @@ static bool current(const struct gs_kind *kind) { return kind->function->key == 
 /* Whether launches of one burst are alike, nearly always: so long ones cannot hide behind a short one that was measured. */
 static bool bursts_alike(const struct gs_function *function) { return function->alike > 0.9f; }
 
+static bool bursts_differ(const struct gs_function *function) {
+  return bursts_alike(function) && function->spread > 0.1 * function->estimate;
+}
+
 /* What a launch of the kind takes: as long as another one of the same burst, if those are alike but not all launches
  * are. */
 static double length_of(const struct gs_segment *segment, const struct gs_kind *kind) {
   const struct gs_function *function = kind->function;
   if (!current(kind))
     return GS_METER_GUESS_NS;
-  bool like_that = bursts_alike(function) && function->spread > 0.1 * function->estimate;
-  return like_that && function->burst == segment->burst ? function->latest : function->estimate;
+  return bursts_differ(function) && function->burst == segment->burst ? function->latest : function->estimate;
 }
 
 double gs_segment_now(const struct gs_segment *segment) {
@@ -170,6 +173,30 @@ bool gs_function_far(struct gs_function *function, double took) {
   return function->far < RARE;
 }
 
+/* The first launches of a function may be far longer than those that follow, and as long as streams are believed to be at
+ * work that are not, no bracket shows that. */
+void gs_segment_refutes(const struct gs_segment *segment, double room) {
+  enum { IN_A_ROW = 4, OF_A_BURST = 16 };
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    struct gs_function *function = kind->function;
+    if (!current(kind) || function->observed < GS_METER_TRUSTED)
+      continue;
+    double off = 0.8 * kind->launches * function->estimate - room - GS_METER_CLOCK_NS;
+    if (off <= 0 || off * off < kind->launches * function->spread * function->spread)
+      continue;
+    if (++function->refuted < (bursts_differ(function) ? OF_A_BURST : IN_A_ROW))
+      continue;
+    forget(function, function->epoch);
+    function->observed = 1; /* else few launches would fill the bound on work in flight */
+  }
+}
+
+void gs_segment_supports(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    segment->kind[i].function->refuted = 0;
+}
+
 uint64_t gs_meter_burst(struct gs_meter *meter, uint64_t now) {
   if (after(now, meter->burst) > 4 * GS_METER_SLICE_NS)
     meter->burst = now;
@@ -204,6 +231,8 @@ void gs_function_learn(struct gs_function *function, double took, double weight,
     gs_function_classify(function, took, weight);
   if (exact && !function->exact)
     function->weight = 0; /* what was seen less exactly does not count any more */
+  if (function->weight == 0)
+    function->estimate = took, function->spread = 0; /* that was a guess */
   function->weight += weight - function->weight / WINDOW;
   double off = took - function->estimate, part = minimum(weight / function->weight, 1);
   function->estimate += off * part;

@@ -26,6 +26,11 @@ bool gs_segment_known_alone(const struct gs_segment *segment);
 bool gs_function_far(struct gs_function *function, double took);
 /* The only function of a segment that shows how long its launches take; NULL: there is none. */
 struct gs_function *gs_segment_function(const struct gs_segment *segment);
+/* No work of the segment waited for its mark, so its launches took no longer than `room` ns in all. Forgets the means that
+ * several such segments in a row refute. */
+void gs_segment_refutes(const struct gs_segment *segment, double room);
+/* Work of the segment waited for its mark, so its means may be right. */
+void gs_segment_supports(const struct gs_segment *segment);
 /* One launch took `took` ns, and was chosen out of `weight`. exact: it was measured, and not together with others. */
 void gs_function_learn(struct gs_function *function, double took, double weight, bool exact);
 /* The burst of what is launched now. */

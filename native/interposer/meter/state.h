@@ -67,6 +67,7 @@ struct gs_function {
   uint32_t epoch;      /* of the meter when last observed; if older, the handle may have been reused */
   uint8_t tries;       /* number of launches bracketed, GS_METER_TRIES at most */
   uint8_t far;         /* how many more samples were far longer than the mean than were not */
+  uint8_t refuted;     /* so many segments in a row had no room for its launches */
   bool exact;          /* launches were measured one by one */
   bool shared;         /* observed only while others were on the device too */
   float latest, alike; /* length of the last launch measured; how often the one before in the same burst was like it, */
@@ -170,10 +171,11 @@ struct gs_queue {
   uint64_t sampled_burst;                               /* as of a segment */
   uint64_t sampled_idle;                                /* when the work before it was done, or it was planned */
   enum gs_held sampled_held;
-  bool sampled_first;    /* it was the first launch of its segment */
-  bool sampled_clear;    /* all that was launched before it was known to be done */
-  bool sampled_shared;   /* others may have been on the device */
-  uint64_t bracket_done; /* when the last launch was done, as its bracket has shown; 0: not known */
+  uint64_t sampled_other; /* when the last launch into another stream had been made */
+  bool sampled_first;     /* it was the first launch of its segment */
+  bool sampled_clear;     /* all that was launched before it was known to be done */
+  bool sampled_shared;    /* others may have been on the device */
+  uint64_t bracket_done;  /* when the last launch was done, as its bracket has shown; 0: not known */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -243,7 +245,10 @@ struct gs_meter {
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
   const struct gs_queue *latest; /* the queue with the last launch, */
   uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */
-  double event_ns;               /* device time that an event takes, as far as it was measured */
+  uint64_t latest_end, other_end;  /* when those queues are believed to be done if they have the device to themselves */
+  const struct gs_queue *sampling; /* the queue with the last bracket, */
+  uint64_t joined;                 /* and when the first launch after that was made into another one; 0: none was */
+  double event_ns;                 /* device time that an event takes, as far as it was measured */
   double record_ns, read_ns,
       bracket_ns;                      /* usual host time of a mark's record, of reading it, of a bracket; 0: unknown */
   double late, worked;                 /* delays of waits, and for how much of them marks saw the device at work */

@@ -178,6 +178,14 @@ static void shrinking(const struct asked *asked) {
   }
 }
 
+/* LONG_NS: the same at the host's pace, which then is slower than the device; into two streams in turn. */
+static void warming(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(i / 100 & 1, 0x1000, i < 20 ? asked->first : asked->ns);
+    now += asked->ns / 4;
+  }
+}
+
 /* LONG_NS: long launches until a bracket may be due, then short ones until it was taken. */
 static void in_step(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
@@ -238,6 +246,7 @@ static const struct {
     {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely}, {"rare", 2, rare},
     {"layers", 0, layers},    {"watched", 2, watched},       {"sizes", 1, sizes},   {"shrinking", 1, shrinking},
     {"step", 1, in_step},     {"pulse", 1, pulse},           {"tasks", 0, tasks},   {"strangers", 0, strangers},
+    {"warming", 1, warming},
 };
 
 static void run(size_t program, const struct asked *asked) {

@@ -154,7 +154,8 @@ static void check_when_bracketed(void) {
   fresh();
   quick = known(0x1000, 20000);
   gs_meter_repeated(&meter, &queues[0], quick, 0x1000, 1);
-  CHECK(plan_chosen(0, quick) == GS_PLAN_MARK); /* nobody knows how much is in front of it */
+  CHECK(plan_chosen(0, quick) == 0); /* nobody knows how much is in front of it: the next one, then */
+  CHECK(plan(0, quick) == BRACKET && queues[0].sampled_weight == 5);
   fresh();
   quick = known(0x1000, 20000);
   plan(0, quick);

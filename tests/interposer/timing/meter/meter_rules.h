@@ -34,5 +34,6 @@ void check_waits(void);
 void check_late(void);
 void check_alike(void);
 void check_siblings(void);
+void check_wrong(void);
 
 #endif

@@ -372,5 +372,6 @@ int main(void) {
   check_late();
   check_alike();
   check_siblings();
+  check_wrong();
   return 0;
 }

@@ -114,6 +114,9 @@ FAMILIES = {
     "even launches, waits unseen, no free processor": Family(
         [Case(f"rareunseenstarved:20:{us * US}", us * US) for us in (5, 10, 20, 100)], 0.05, slower=0.6
     ),
+    "first launches that are longer, two streams in turn": Family(
+        [Case(f"warming:{ns}", us * US, 400_000) for us in (1, 2) for ns in (6_000, 10_000, 30_000)], 0.2, 0.03
+    ),
     "launches that become shorter": Family(
         [
             Case(f"{p}:{ns}", 3 * US, 100_000)
