@@ -33,13 +33,16 @@ static struct gs_segment *segment_of(struct gs_queue *queue) {
   return segment->bracketed == queue->sampled_from ? segment : NULL;
 }
 
-/* Whether other streams' work may be in what a bracket shows, which was over by `done`: they had launches shortly before
- * it, or since. Those before are no matter if all that was launched then is known to be done. But where launches since
- * are common, short samples have fewer of them, and to count these alone would favour them: then those before count as
- * well. */
-static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue, uint64_t done) {
+/* Whether other streams had launches during the bracket, which was over by `done`. */
+static bool joined(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t done) {
+  return meter->sampling != queue || (meter->joined > 0 && meter->joined < done);
+}
+
+/* Whether other streams' work may be in what a bracket shows: they had launches shortly before it, or since. Those before
+ * are no matter if all that was launched then is known to be done. But where launches since are common, short samples
+ * have fewer of them, and to count these alone would favour them: then those before count as well. */
+static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue, bool since) {
   enum { COMMON = 8 /* one in so many */ };
-  bool since = meter->sampling != queue || (meter->joined > 0 && meter->joined < done);
   if (queue->sampled_clear)
     meter->mixed += ((since ? 1 : 0) - meter->mixed) / (2 * COMMON);
   if (queue->sampled_clear && COMMON * meter->mixed < 1)
@@ -80,15 +83,19 @@ static void seen_until(const struct gs_queue *queue, struct gs_segment *segment,
 }
 
 /* The launch took `took` ns until `done`. It is charged that, in place of what it was charged while it was only seen at
- * work (gs_meter_had_work). */
+ * work (gs_meter_had_work). alone: no other stream can have had work before it. If one had, the launch may have waited
+ * for that, which is not charged a second time. */
 static void charge_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_segment *segment, uint64_t done,
-                          double took) {
-  if (segment != &queue->open || segment->launches > 1 || queue->seen_to <= queue->sampled_from) {
+                          double took, bool alone) {
+  bool seen = segment == &queue->open && segment->launches == 1 && queue->seen_to > queue->sampled_from;
+  if (seen && alone) {
+    gs_timeline_fill(meter, done - (uint64_t)took, done, took - queue->seen_charged);
+    gs_meter_refund(meter, queue->seen_charged - took);
+  } else {
     gs_timeline_add(meter, done - (uint64_t)took, done, took, 1);
-    return;
   }
-  gs_timeline_fill(meter, done - (uint64_t)took, done, took - queue->seen_charged);
-  gs_meter_refund(meter, queue->seen_charged - took);
+  if (!seen)
+    return;
   segment->excess += queue->seen_charged;
   queue->seen_from = queue->seen_to;
   queue->seen_ns = queue->seen_charged = 0;
@@ -178,7 +185,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   double elapsed = sample.took;
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;
-  sample.own = sample.held && !disturbed(meter, queue, begun ? done + GS_METER_CLOCK_NS : UINT64_MAX);
+  bool since = joined(meter, queue, begun ? done + GS_METER_CLOCK_NS : UINT64_MAX);
+  sample.own = sample.held && !disturbed(meter, queue, since);
   __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELEASE);
   /* The program also waits while the stream is held. */
   gs_meter_bracketed(meter, queue->sampled_whole - queue->sampled_host +
@@ -205,7 +213,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   }
   bool far = !delayed && gs_function_far(function, sample.took);
   if (seen && (known || !sample.shared) && (far || delayed || queue->sampled_first)) {
-    charge_launch(meter, queue, segment, done, sample.took);
+    charge_launch(meter, queue, segment, done, sample.took, queue->sampled_clear && !since);
     queue->run = (struct gs_run){begun, done, sample.took, !sample.slice};
     seen_until(queue, segment, function, done);
   } else if ((sample.own || (sample.bounded && sample.took < function->estimate)) && segment && known) {

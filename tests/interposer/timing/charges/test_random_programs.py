@@ -1,5 +1,9 @@
-"""Random programs that do everything at once: metered time against the simulator's accounting, second by second."""
+"""Random programs that do everything at once: metered time against the simulator's accounting, second by second.
 
+The first two are new ones in each run; GPUSHARE_MIXED_SEED plays them again."""
+
+import os
+import random
 from collections.abc import Callable
 
 import pytest
@@ -19,8 +23,10 @@ def mixed(
     return windows(grant, sim, tenant, seconds, f"seed {seed}, gaps {gaps}", rest)
 
 
-def test_a_random_program(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
-    judge(mixed(grant, sim, run, 1, 2, False))
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_random_program(grant: Grant, sim: Simulator, run: Callable[..., Tenant], gaps: bool) -> None:
+    seed = int(os.environ.get("GPUSHARE_MIXED_SEED") or random.SystemRandom().getrandbits(31))
+    judge(mixed(grant, sim, run, seed, 1, gaps, rest=gaps))
 
 
 @pytest.mark.slow

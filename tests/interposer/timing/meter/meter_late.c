@@ -1,6 +1,8 @@
 /* The rules for what the host did late: a call that took long shows nothing of the device. */
 #include "meter_rules.h"
 
+static const double ms = 1000000;
+
 /* What is charged for a launch of `ns` that was made within 2 us, if its mark was recorded by `by` and done at `end`,
  * after now. */
 static double marked_late(double ns, uint64_t by, uint64_t end, bool others) {
@@ -123,6 +125,33 @@ static double seen_then_bracketed(double took) {
   return meter.busy - 100000;
 }
 
+/* A launch of 1 ms waited for 20 ms for another stream's work, launched before it or meanwhile, whose mark was done in
+ * between. */
+static void check_seen_behind_another(void) {
+  for (int meanwhile = 0; meanwhile < 2; meanwhile++) {
+    fresh();
+    struct gs_function *function = known(0x1000, 10000);
+    if (!meanwhile)
+      gs_meter_launch(&meter, &queues[1], function, now, 1);
+    now += 100000;
+    gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){0});
+    queues[0].again = 10;
+    queues[1].end = now;
+    uint32_t plan = gs_meter_launch(&meter, &queues[0], function, now, 1);
+    if (meanwhile)
+      gs_meter_launch(&meter, &queues[1], function, now, 1);
+    gs_meter_sampling(&queues[0], function, plan, now, now + 1000, now + 3000, now + 5000, GS_HELD);
+    for (uint64_t i = 0; i < 21; i++)
+      gs_meter_had_work(&meter, &queues[0], now + i * 1000000, now + (i + 1) * 1000000);
+    struct gs_mark *mark = marked(1, function, 0, now + 5000);
+    gs_meter_reap(&meter, &queues[1], now + 20000000, 1, 1);
+    CHECK(mark->segment.launches == 1 && near(meter.busy, 21 * ms, 200000));
+    gs_meter_sampled(&meter, &queues[0], ms, now + 20000000, 1);
+    gs_timeline_add(&meter, now + 30000000, now + 60000000, 30 * ms, 1); /* nothing of that is given back */
+    CHECK(near(meter.busy, 51 * ms, 200000));
+  }
+}
+
 static void check_seen_then_bracketed(void) {
   CHECK(near(seen_then_bracketed(1050000), 1050000, 1));
   CHECK(near(seen_then_bracketed(1000000), 1000000, 1));
@@ -188,6 +217,7 @@ static void check_repeated_before_a_wait(void) {
 
 void check_late(void) {
   check_seen_then_bracketed();
+  check_seen_behind_another();
   check_mark_before_a_wait();
   check_repeated_before_a_wait();
   check_mark_behind_its_launch();
