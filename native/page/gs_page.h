@@ -21,7 +21,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 7,
+  GS_PAGE_VERSION = 8,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -182,10 +182,17 @@ struct gs_slot {
 };
 
 /* Device time charged to the processes of a grant, by instant: one word for each 66 us (2^GS_CHARGED_SHIFT ns) of the
- * last 134 ms. Its lower GS_CHARGED_BITS bits are the ns charged, the others the number of that interval since the
- * clock's zero. Two processes that wait for the device at the same time both see it busy; only one of them is charged.
- * Any process of the grant writes a word, by compare-and-swap, and nothing else depends on it. */
+ * last 134 ms, and one for each 2.1 ms (2^GS_CHARGED_OLD_SHIFT) of the last 2.1 s. Its lower bits (GS_CHARGED_BITS,
+ * GS_CHARGED_OLD_BITS) are the ns charged, the others the number of that interval since the clock's zero. Two processes
+ * that wait for the device at the same time both see it busy; only one of them is charged. Any process of the grant
+ * writes a word, by compare-and-swap, and nothing else depends on it. */
 enum { GS_CHARGED_SHIFT = 16, GS_CHARGED_BITS = 17, GS_CHARGED_WORDS = 2048 };
+enum { GS_CHARGED_OLD_SHIFT = 21, GS_CHARGED_OLD_BITS = 22, GS_CHARGED_OLD_WORDS = 1024 };
+
+struct gs_charged {
+  uint64_t word[2048]; /* GS_CHARGED_WORDS */
+  uint64_t old[1024];  /* GS_CHARGED_OLD_WORDS */
+};
 
 struct gs_usage {
   uint32_t magic, version, size, nslots;
@@ -193,7 +200,7 @@ struct gs_usage {
   uint8_t reserved[8];
   struct gs_slot slot[1024];      /* GS_MAX_SLOTS */
   struct gs_trace_ring trace[32]; /* GS_TRACE_RINGS: entry i is written only by the process in slot i */
-  uint64_t charged[16][2048];     /* GS_MAX_DEVICES, GS_CHARGED_WORDS */
+  struct gs_charged charged[16];  /* GS_MAX_DEVICES */
 };
 
 #ifndef GS_CFFI
@@ -218,6 +225,6 @@ _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
 _Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (192 + 16 * 128), "layout");
 _Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048, "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048 + 16 * 3072 * 8, "layout");
 #endif
 #endif

@@ -241,7 +241,7 @@ struct gs_meter {
   uint32_t foreign_work;         /* this word of the device's limits, as last seen */
   uint32_t spare_milli;          /* and this one. Atomic */
   uint32_t residents;            /* number of the grant's processes with recent work on the device, this one included */
-  uint64_t *charged;             /* what they were charged, see charged.h; NULL: there is only one */
+  struct gs_charged *charged;    /* what they were charged, see charged.h; NULL: there is only one */
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
   const struct gs_queue *latest; /* the queue with the last launch, */
   uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */

@@ -71,7 +71,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 7"),
+        ("version", 1, "version 1, this gpushare speaks 8"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -256,7 +256,7 @@ def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
 
 def test_layout_is_the_one_other_processes_compiled():
     """Running tenants have these offsets compiled in: changing one requires a new GS_PAGE_VERSION."""
-    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2621504)
+    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2752576)
     assert ffi.sizeof("struct gs_slot") == 2240
     assert ffi.offsetof("struct gs_limits", "allocation_wait_ms") == 80
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48

@@ -237,7 +237,7 @@ static void count_residents(struct gs_time_device *device, uint64_t now) {
   gs_biased_take(&device->lock);
   device->meter->residents = device->residents;
   if (slots > 1)
-    device->meter->charged = gs_process->usage->charged[device->ordinal];
+    device->meter->charged = &gs_process->usage->charged[device->ordinal];
   gs_biased_drop(&device->lock);
 }
 

@@ -14,11 +14,11 @@ static bool nearly(double found, double expected) {
 }
 
 int main(void) {
-  static uint64_t charged[GS_CHARGED_WORDS];
+  static struct gs_charged charged;
   static struct gs_meter meter, other;
-  const uint64_t ms = 1000000, known = (uint64_t)GS_CHARGED_WORDS << GS_CHARGED_SHIFT;
+  const uint64_t ms = 1000000, known = (uint64_t)GS_CHARGED_OLD_WORDS << GS_CHARGED_OLD_SHIFT;
   uint64_t now = 1000000000000u;
-  meter.charged = other.charged = charged;
+  meter.charged = other.charged = &charged;
   meter.residents = other.residents = 2;
   /* Both wait for the device in the same 10 ms. */
   CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 10e6, 1), 10e6));
@@ -33,11 +33,20 @@ int main(void) {
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 5 * ms, 5e6, 1), 5e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 5e6, 1), 5e6));
+  /* Two that waited for 400 ms for the same device, of which both had half: not more than 400 ms in all. Of the older part
+   * of it, longer intervals are known. */
+  const double interval = 1 << GS_CHARGED_OLD_SHIFT;
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now + 200 * ms, now + 400 * ms, 200e6, 1), 200e6));
+  CHECK(gs_timeline_add(&other, now + 200 * ms, now + 400 * ms, 200e6, 1) < 2 * interval);
+  CHECK(gs_timeline_add(&other, now, now + 200 * ms, 200e6, 1) > 200e6 - 2 * interval);
+  CHECK(gs_timeline_add(&meter, now, now + 200 * ms, 200e6, 1) < 2 * interval);
+  now += 400 * ms;
   /* Time further back than the words record is charged as the process's own time line has it. */
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 2 * (double)known));
   CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 2));
   /* Forged words. */
-  memset(charged, 0xff, sizeof charged);
+  memset(&charged, 0xff, sizeof charged);
   CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 10e6));
 }

@@ -135,7 +135,10 @@ FAMILIES = {
     ),
     "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.45, 0.05),
     "four processes of a grant at the same time": Family(
-        each(("syncamong", "b2bamong", "hostamong"), (2, 20, 200, 1000, 3000), 2000), 0.04
+        each(("syncamong", "b2bamong", "hostamong"), (2, 20, 200, 1000, 3000), 2000)
+        + each(("syncamong", "b2bamong"), (20_000,), 200)
+        + each(("syncamong",), (100_000, 250_000), 40),
+        0.04,
     ),
     "the same, of uneven lengths": Family(
         each(("unevensyncamong", "unevenamong", "unevenhostamong"), (20, 200, 1000, 3000), 5000), 0.15, 0.08

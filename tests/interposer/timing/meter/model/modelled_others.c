@@ -38,13 +38,14 @@ static struct {
   uint64_t launched, from, to, at;
 } unreported[UNREPORTED];
 static uint32_t reports;
-static uint64_t next_launch[COUNT], charged[GS_CHARGED_WORDS];
+static uint64_t next_launch[COUNT];
+static struct gs_charged charged;
 
 /* Where another process was charged for that time, it had it at another time since it was launched. */
 static void charge_sibling(uint64_t launched, uint64_t from, uint64_t to) {
-  double had = (double)(to - from), counted = gs_charged_add(charged, from, to, 1, 1);
+  double had = (double)(to - from), counted = gs_charged_add(&charged, from, to, 1, 1);
   if (from > launched && had > counted)
-    counted += gs_charged_add(charged, launched, from, (had - counted) / (double)(from - launched), 1);
+    counted += gs_charged_add(&charged, launched, from, (had - counted) / (double)(from - launched), 1);
   siblings_charged += counted;
 }
 
@@ -241,7 +242,7 @@ void others_anew(void) {
   memset(&lease, 0, sizeof lease);
   lease.word = 1;
   noticed = 0;
-  memset(charged, 0, sizeof charged);
+  memset(&charged, 0, sizeof charged);
   memset(next_launch, 0, sizeof next_launch);
   reports = 0;
   siblings_truth = 0;
@@ -249,5 +250,5 @@ void others_anew(void) {
   slice_until = last_end = 0;
   draw_tails();
   meter.residents = residents();
-  meter.charged = foreign == SIBLINGS ? charged : NULL;
+  meter.charged = foreign == SIBLINGS ? &charged : NULL;
 }
