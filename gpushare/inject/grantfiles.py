@@ -125,7 +125,7 @@ _INODES = 16
 
 _ROOM_BYTES = ffi.sizeof("struct gs_usage") - ffi.offsetof("struct gs_usage", "trace")
 """Bytes allocated at the start and at the end of a page when it is made on a shared file system: all of the limits
-page; in the usage page the slots of the first 155 processes, and all that follows the slots. UsagePage.claim allocates
+page; in the usage page the slots of the first 204 processes, and all that follows the slots. UsagePage.claim allocates
 other slots."""
 
 

@@ -224,6 +224,7 @@ _Static_assert(offsetof(struct gs_slot, sync_calls) == 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
 _Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (192 + 16 * 128), "layout");
+_Static_assert(sizeof(struct gs_charged) == 8 * (GS_CHARGED_WORDS + GS_CHARGED_OLD_WORDS), "layout");
 _Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048, "layout");
 _Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (192 + 16 * 128) + 32 * 2048 + 16 * 3072 * 8, "layout");
 #endif

@@ -18,7 +18,7 @@ double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, do
 
 void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed) {
   uint64_t from = meter->unseen_since > meter->forgotten ? meter->unseen_since : meter->forgotten;
-  if (to < meter->unseen_until && missed > 0)
+  if (to > 0 && to < meter->unseen_until && missed > 0)
     gs_timeline_add(meter, from, to, missed, 1);
 }
 
@@ -158,8 +158,11 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
     charge_among(meter, shown, room);
     return;
   }
-  if (is_late(shown, shown->lag))
+  if (is_late(shown, shown->lag)) {
     found_late(meter, shown, shown->lag);
+    if (!shown->whole && segment->launches > 1)
+      gs_charge_unseen(meter, segment->last, (shown->lag - shown->expected) * (segment->weight - 1));
+  }
   if (shown->longest) {
     charge(meter, queue, shown, shown->begin, shown->done, minimum(shown->likely, room + GS_METER_CLOCK_NS));
   } else if (segment->clouded || (shown->whole && same)) {

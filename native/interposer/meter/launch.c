@@ -28,9 +28,9 @@ static void note_latest(struct gs_meter *meter, const struct gs_queue *queue, ui
   if (meter->latest != queue) {
     meter->latest = queue;
     meter->other_at = meter->latest_at;
+    meter->others_end = meter->others_end > meter->latest_end ? meter->others_end : meter->latest_end;
     if (meter->sampling != queue && meter->joined == 0)
       meter->joined = at;
-    meter->other_end = meter->other_end > meter->latest_end ? meter->other_end : meter->latest_end;
   }
   meter->latest_at = at;
   meter->latest_end = queue->end;
@@ -87,8 +87,8 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool put_off = queue->put_off, again = queue->again > 0 && !put_off, chosen = gs_purse_chosen(meter, queue, &weight);
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
-  /* This stream had nothing to do where it was believed to. */
-  alone |= again && now >= (meter->latest == queue ? meter->other_end : meter->latest_end);
+  /* This stream was idle where it was believed to be at work. */
+  alone |= again && now >= meter->others_end && (meter->latest == queue || now >= meter->latest_end);
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_bracket > LOST_NS;
   free = free && (!queue->sampled || empty); /* the last one is done, as far as is known */
   /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */

@@ -174,15 +174,16 @@ bool gs_function_far(struct gs_function *function, double took) {
 }
 
 /* The first launches of a function may be far longer than those that follow, and as long as streams are believed to be at
- * work that are not, no bracket shows that. */
+ * work that are not, few brackets show that. Once launches were chosen at random, only such may change the mean: else a
+ * program could have a long one forgotten before it has paid for those that were not chosen. */
 void gs_segment_refutes(const struct gs_segment *segment, double room) {
-  enum { IN_A_ROW = 4, OF_A_BURST = 16 };
-  for (uint32_t i = 0; i < segment->kinds; i++) {
+  enum { IN_A_ROW = 4, OF_A_BURST = 16 /* of short ones, where bursts differ */ };
+  for (uint32_t i = 0; i < segment->kinds && !segment->unsure; i++) {
     const struct gs_kind *kind = &segment->kind[i];
     struct gs_function *function = kind->function;
-    if (!current(kind) || function->observed < GS_METER_TRUSTED)
+    if (!current(kind) || function->observed < GS_METER_TRUSTED || function->chosen)
       continue;
-    double off = 0.8 * kind->launches * function->estimate - room - GS_METER_CLOCK_NS;
+    double off = 0.8 * kind->launches * function->estimate - room - GS_METER_LAG_NS;
     if (off <= 0 || off * off < kind->launches * function->spread * function->spread)
       continue;
     if (++function->refuted < (bursts_differ(function) ? OF_A_BURST : IN_A_ROW))
@@ -194,7 +195,8 @@ void gs_segment_refutes(const struct gs_segment *segment, double room) {
 
 void gs_segment_supports(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
-    segment->kind[i].function->refuted = 0;
+    if (current(&segment->kind[i]))
+      segment->kind[i].function->refuted = 0;
 }
 
 uint64_t gs_meter_burst(struct gs_meter *meter, uint64_t now) {
@@ -229,6 +231,7 @@ void gs_function_classify(struct gs_function *function, double took, double weig
 void gs_function_learn(struct gs_function *function, double took, double weight, bool exact) {
   if (exact)
     gs_function_classify(function, took, weight);
+  function->chosen |= exact && weight > 1;
   if (exact && !function->exact)
     function->weight = 0; /* what was seen less exactly does not count any more */
   if (function->weight == 0)

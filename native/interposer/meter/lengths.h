@@ -26,8 +26,8 @@ bool gs_segment_known_alone(const struct gs_segment *segment);
 bool gs_function_far(struct gs_function *function, double took);
 /* The only function of a segment that shows how long its launches take; NULL: there is none. */
 struct gs_function *gs_segment_function(const struct gs_segment *segment);
-/* No work of the segment waited for its mark, so its launches took no longer than `room` ns in all. Forgets the means that
- * several such segments in a row refute. */
+/* No work of the segment waited for its mark, so its launches took no longer than `room` ns in all. Forgets the first
+ * means of functions that several such segments refute. */
 void gs_segment_refutes(const struct gs_segment *segment, double room);
 /* Work of the segment waited for its mark, so its means may be right. */
 void gs_segment_supports(const struct gs_segment *segment);
@@ -77,7 +77,7 @@ static inline bool gs_is_late(double took, double expected) { return took > 2 * 
 double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, double estimate, double least,
                     double room);
 /* A launch that stands for others took `missed` ns longer than was known: charges what those others took, where nobody
- * saw their end. to: when it was made. */
+ * saw their end. to: when it was made; 0: not known. */
 void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed);
 
 /* Something was late by `late` ns, `worked` ns of which the device worked for it. */

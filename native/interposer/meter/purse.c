@@ -1,9 +1,10 @@
 /* Which launches are measured. Measuring costs the program host time: with PyTorch on an H200 a mark takes 10 us of the
  * 10 to 30 us between two launches, as an event is recorded, queried and read with none of that in the caches. So each
- * launch is chosen with the chance at which measuring takes one part in GS_METER_INCOME of the program's time, that of
- * longer pauses being saved for the launches after them. It is chosen with more than that while there is something in
- * the purse, half of the time that measuring has uncovered; but the purse only pays for marks, since brackets cost more
- * and show no more of launches that are far from the mean.
+ * launch is chosen with the chance at which measuring takes one part in GS_METER_INCOME of the program's time, by what it
+ * is between launches, or was before this one if that is far more, that of longer pauses being saved for the launches
+ * after them. It is chosen with more than that while there is something in the purse, half of the time that measuring has
+ * uncovered; but the purse only pays for marks, since brackets cost more and show no more of launches that are far from
+ * the mean.
  *
  * Whether a launch is chosen is settled at random before the program can know it: no launch can be made because
  * another one was not measured. Chances add up until they reach a number that was drawn from the exponential
@@ -14,6 +15,7 @@ enum {
   STEP = 16,           /* steps of 1/STEP towards the median: how much longer than usual a call took does not matter, */
   AT_FIRST_NS = 10000, /* nor that the first thread that called lost its processor */
   MOST_NS = 40000,     /* upper bound: a program that makes the driver slow is measured all the same */
+  UNUSUAL = 8,         /* the time before a launch counts by itself if it is so many times what it is on average */
   HORIZON = 8,         /* the cost of this many measurements in the purse is worth a chance of 1 */
   PURSE_NS = 25000000  /* and no more than this is kept */
 };
@@ -33,7 +35,8 @@ static void cost_changed(struct gs_meter *meter) {
 }
 
 static double usual_chance(const struct gs_meter *meter) {
-  return meter->interval * meter->per_interval + meter->saved * meter->per_purse;
+  double interval = meter->gap > UNUSUAL * meter->interval ? meter->gap : meter->interval;
+  return interval * meter->per_interval + meter->saved * meter->per_purse;
 }
 double gs_purse_chance(const struct gs_meter *meter) { return usual_chance(meter) + meter->purse * meter->per_purse; }
 
@@ -75,6 +78,7 @@ void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches) {
   enum { PAUSE_NS = 1000000, OVER = 64 /* launches over which the interval is averaged */ };
   double gone = meter->counted ? after(now, meter->counted) : 0, pause = maximum(gone - PAUSE_NS, 0);
   meter->counted = now;
+  meter->gap = (gone - pause) / maximum(launches, 1);
   if (launches > 0)
     meter->interval += ((gone - pause) / launches - meter->interval) * minimum((double)launches / OVER, 1);
   if (pause > 0)
@@ -101,6 +105,7 @@ bool gs_purse_usual(struct gs_meter *meter) { /* of the two chances, that one ca
 
 bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *weight) {
   double chance = gs_purse_chance(meter);
+  meter->gap = 0;
   if (queue->again > 0 || chance >= certain) {
     *weight = maximum(queue->again, 1);
     queue->again = 0;

@@ -6,8 +6,9 @@
 #include "interposer/meter/meter.h"
 
 enum {
-  GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
-  GS_REPEAT_LEAST = 4,   /* fewer repetitions save little */
+  GS_REPEAT_NS = 100000,         /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
+  GS_REPEAT_WITHIN_NS = 1000000, /* of the launch booked in full: else long ones that nobody waits for hide behind it */
+  GS_REPEAT_LEAST = 4,           /* fewer repetitions save little */
   GS_REPEAT_MOST = 32,
   GS_REPEAT_SHORT_NS = 10000 /* waits for kernels shorter than this are booked with the next launch */
 };

@@ -67,8 +67,9 @@ struct gs_function {
   uint32_t epoch;      /* of the meter when last observed; if older, the handle may have been reused */
   uint8_t tries;       /* number of launches bracketed, GS_METER_TRIES at most */
   uint8_t far;         /* how many more samples were far longer than the mean than were not */
-  uint8_t refuted;     /* so many segments in a row had no room for its launches */
-  bool exact;          /* launches were measured one by one */
+  uint8_t refuted;     /* so many segments had no room for its launches, since work last waited for a mark */
+  bool exact;          /* launches were measured one by one, */
+  bool chosen;         /* some of them chosen at random */
   bool shared;         /* observed only while others were on the device too */
   float latest, alike; /* length of the last launch measured; how often the one before in the same burst was like it, */
   uint8_t pairs;       /* of so many */
@@ -229,6 +230,7 @@ struct gs_meter {
   double mark_most_ns;            /* estimated work per mark, in ns; 0: not set */
   double saved, purse;            /* ns that measuring may cost: from pauses, and from what it has uncovered */
   bool uncovered;                 /* the purse pays for most of what is measured. Atomic */
+  double gap;                     /* ns before the launch that is made now, a longer pause not counted */
   double interval;                /* mean ns between launches, longer pauses not counted */
   double per_purse, per_interval; /* the chance of a launch to be chosen, per ns in the purse and of the interval */
   uint64_t counted;               /* when launches were last counted */
@@ -245,7 +247,9 @@ struct gs_meter {
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
   const struct gs_queue *latest; /* the queue with the last launch, */
   uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */
-  uint64_t latest_end, other_end;  /* when those queues are believed to be done if they have the device to themselves */
+  /* When it was believed to be done at its last launch, if it had the device to itself; and all that had a launch
+   * before it. */
+  uint64_t latest_end, others_end;
   const struct gs_queue *sampling; /* the queue with the last bracket, */
   uint64_t joined;                 /* and when the first launch after that was made into another one; 0: none was */
   double event_ns;                 /* device time that an event takes, as far as it was measured */

@@ -3,8 +3,8 @@
  * the launches; the next launch booked in full accounts for them. The unbooked work is bounded by GS_REPEAT_NS of
  * estimated device time and of the program's launch interval, and by a quarter of the bound on work in flight.
  *
- * The thread checks only two words: the lease, and `repeats` of gs_time, which everything that changes the meaning of a
- * launch increments (captures, modules, streams, contexts, the loss of the daemon). */
+ * The thread checks only the processor's counter and two words: the lease, and `repeats` of gs_time, which everything
+ * that changes the meaning of a launch increments (captures, modules, streams, contexts, the loss of the daemon). */
 #ifndef GPUSHARE_REPEAT_H
 #define GPUSHARE_REPEAT_H
 
@@ -21,8 +21,9 @@ struct __attribute__((aligned(64))) gs_repeat {
   uint32_t lease, repeats; /* values of those words when the launch was booked */
   uint32_t left;
   /* In ticks of the processor's counter: `soon` is GS_REPEAT_NS after the booking, 0 for short kernels; `short_wait` is
-   * how long a wait may last without being booked at once */
-  uint64_t soon, short_wait;
+   * how long a wait may last without being booked at once; `until` is GS_REPEAT_WITHIN_NS after the booking,
+   * or never where the counter is not to be trusted */
+  uint64_t soon, short_wait, until;
   /* where the grant lends idle memory: this thread's gs_launch_word. Not 0 between its look at those words and the end of
    * the driver's call */
   uint32_t *inside;
@@ -50,7 +51,8 @@ static inline bool gs_repeat_names(const struct gs_repeat *repeat, CUstream hand
 
 /* Whether nothing has changed since the last launch was booked. */
 static inline bool gs_repeat_holds(const struct gs_repeat *repeat) {
-  return __atomic_load_n(repeat->repeats_word, __ATOMIC_ACQUIRE) == repeat->repeats &&
+  return gs_ticks_read() < repeat->until &&
+         __atomic_load_n(repeat->repeats_word, __ATOMIC_ACQUIRE) == repeat->repeats &&
          __atomic_load_n(repeat->lease_word, __ATOMIC_ACQUIRE) == repeat->lease &&
          __atomic_load_n(&repeat->stream->repeater, __ATOMIC_RELAXED) == repeat;
 }

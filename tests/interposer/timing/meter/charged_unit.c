@@ -46,7 +46,15 @@ int main(void) {
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 2 * (double)known));
   CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 2));
-  /* Forged words. */
+  /* Forged words: of a later instant, for short intervals only, and full beyond what they hold. */
+  uint64_t later = now + 3 * known;
+  memset(charged.word, 0xff, sizeof charged.word);
+  CHECK(gs_timeline_add(&meter, later, later + 10 * ms, 10e6, 1) > 10e6 - 2 * interval);
+  CHECK(gs_timeline_add(&other, later, later + 10 * ms, 10e6, 1) < 2 * interval);
+  later += known;
+  for (uint64_t number = later >> GS_CHARGED_SHIFT; number <= (later + 10 * ms) >> GS_CHARGED_SHIFT; number++)
+    charged.word[number % GS_CHARGED_WORDS] = number << GS_CHARGED_BITS | ((1 << GS_CHARGED_BITS) - 1);
+  CHECK(gs_timeline_add(&meter, later, later + 10 * ms, 10e6, 1) == 0);
   memset(&charged, 0xff, sizeof charged);
-  CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 10e6));
+  CHECK(nearly(gs_timeline_add(&meter, later + known, later + known + 10 * ms, 10e6, 1), 10e6));
 }

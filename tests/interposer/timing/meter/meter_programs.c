@@ -158,6 +158,26 @@ static void watched(const struct asked *asked) {
   }
 }
 
+/* COUNT:LONG_NS: long launches until one of the calls took longer, so it was measured; then COUNT short ones at the host's
+ * pace, which leave no room for the mean. */
+static void refuting(const struct asked *asked) {
+  for (int i = 0; i < asked->n;) {
+    bool seen = false;
+    for (; i < asked->n && !seen; i++) {
+      uint64_t called = now;
+      launch(0, 0x1000, asked->second);
+      seen = now - called > LAUNCH + EVENT;
+      wait_unseen(0);
+      now += 5000;
+    }
+    for (unsigned long k = 0; i < asked->n && k < asked->first; k++, i++) {
+      launch(0, 0x1000, asked->ns);
+      now += 3000;
+    }
+    wait_unseen(0);
+  }
+}
+
 /* COUNT: one function with COUNT classes of grids, waited for now and then. */
 static void sizes(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
@@ -246,7 +266,7 @@ static const struct {
     {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely}, {"rare", 2, rare},
     {"layers", 0, layers},    {"watched", 2, watched},       {"sizes", 1, sizes},   {"shrinking", 1, shrinking},
     {"step", 1, in_step},     {"pulse", 1, pulse},           {"tasks", 0, tasks},   {"strangers", 0, strangers},
-    {"warming", 1, warming},
+    {"warming", 1, warming},  {"refuting", 2, refuting},
 };
 
 static void run(size_t program, const struct asked *asked) {

@@ -78,7 +78,7 @@ static void check_forgotten(void) {
   const uint64_t precise = (uint64_t)GS_CHARGED_WORDS << GS_CHARGED_SHIFT;
   const uint64_t known_for = (uint64_t)GS_CHARGED_OLD_WORDS << GS_CHARGED_OLD_SHIFT;
   for (int all = 0; all < 2; all++)
-    for (uint64_t length = 2 * MS; length < precise; length *= 4) {
+    for (uint64_t length = 8 * MS; length < precise; length *= 4) {
       among(2);
       uint64_t done = now + length, later = done + 2 * (all ? known_for : precise);
       reaped(known(0x1000, 20000), 1, done);

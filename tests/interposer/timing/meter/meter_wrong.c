@@ -42,6 +42,24 @@ static void check_not_refuted(void) {
   }
 }
 
+/* Once launches were chosen at random, only such change the mean; and a launch that may have been made before the mark of
+ * the segment before shows nothing. */
+static void check_chosen_or_unsure(void) {
+  for (int unsure = 0; unsure < 2; unsure++) {
+    fresh();
+    struct gs_function *function = known(0x1000, MEAN);
+    if (!unsure)
+      gs_function_learn(function, MEAN, 5, true);
+    for (int i = 0; i < 16; i++) {
+      struct gs_mark *mark = marked(0, function, LAUNCHES, now + 200000);
+      mark->segment.unsure = unsure;
+      done(0, now += 205000);
+      gs_meter_synced(&meter, &queues[0], now += 10000000, (struct gs_waited){0});
+    }
+    CHECK(function->observed >= GS_METER_TRUSTED);
+  }
+}
+
 /* Where launches of one burst are alike but bursts are not, one burst of short ones refutes little. */
 static void check_bursts(void) {
   fresh();
@@ -55,21 +73,23 @@ static void check_bursts(void) {
   CHECK(gs_function_unknown(function));
 }
 
-/* Another stream is believed to have work that may be long done. */
+/* Other streams are believed to have work that may be long done: another one's, also where a third had less since. */
 static void check_measured_again(void) {
   enum { BRACKET = GS_PLAN_SAMPLE | GS_PLAN_HOLD };
-  for (int until = 0; until < 2; until++) {
+  for (int until = 0; until < 4; until++) {
     fresh();
     struct gs_function *function = known(0x1000, MEAN);
     for (int i = 0; i < 10; i++)
       gs_meter_launch(&meter, &queues[1], function, now, 1);
     uint64_t end = queues[1].end;
+    if (until & 2)
+      gs_meter_launch(&meter, &queues[2], function, now, 1);
     for (int i = 0; i < 10; i++)
       gs_meter_launch(&meter, &queues[0], function, now, 1);
-    now = until ? end : end - 1;
+    now = until & 1 ? end : end - 1;
     queues[0].again = 5; /* this stream was idle where it was believed to be at work */
     uint32_t plan = gs_meter_launch(&meter, &queues[0], function, now, 1);
-    CHECK(now < meter.end && plan == (until ? BRACKET : GS_PLAN_MARK));
+    CHECK(now < meter.end && plan == (until & 1 ? BRACKET : GS_PLAN_MARK));
   }
 }
 
@@ -95,6 +115,7 @@ static void check_joined(void) {
 void check_wrong(void) {
   check_refuted();
   check_not_refuted();
+  check_chosen_or_unsure();
   check_bursts();
   check_measured_again();
   check_joined();

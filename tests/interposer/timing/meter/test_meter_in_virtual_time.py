@@ -223,7 +223,7 @@ def test_a_program_that_hides_from_brackets(pattern: str, longest: int) -> None:
     """The program sees when a bracket was taken, and launches long kernels only for a while after it."""
     errors = [m / t - 1 for _, t, m, _, _ in runs(Case(f"{pattern}:{longest}", 5000, 100_000), 8)]
     print(f"mean {fmean(errors):+.2%}, least {min(errors):+.2%}")
-    assert fmean(errors) >= -0.02
+    assert fmean(errors) >= -0.035
     assert min(errors) >= -0.08
 
 
@@ -240,6 +240,20 @@ def test_a_program_that_watches_what_is_measured(pattern: str, hits: int) -> Non
     print(f"mean {fmean(errors):+.2%}, least {min(errors):+.1%}, most {max(errors):+.1%}")
     assert fmean(errors) >= -0.12
     assert fmean(errors) <= 0.1
+
+
+@pytest.mark.parametrize("pattern", ["refuting", "refutingdear"])
+def test_a_program_that_hides_long_launches_behind_short_ones(pattern: str) -> None:
+    """After a long launch that was measured it launches as many short ones at the host's pace, so that nothing is left
+    to pay for the long ones that were not."""
+    errors = [
+        m / t - 1
+        for short, long in product((40, 110, 300, 1000), (50, 100, 200, 400))
+        for _, t, m, _, _ in runs(Case(f"{pattern}:{short}:{long * US}", 2 * US, 100_000), 4)
+    ]
+    print(f"mean {fmean(errors):+.2%}, least {min(errors):+.1%}, most {max(errors):+.1%}")
+    assert fmean(errors) >= -0.12
+    assert min(errors) >= -0.4
 
 
 def test_a_program_in_step_with_the_samples() -> None:

@@ -26,7 +26,8 @@ void absorb_all(void) {
 }
 
 bool repeats(int s, uint64_t key, uint32_t word) {
-  if (repeat[s].left == 0 || repeat[s].key != key || repeat[s].word != word)
+  if (repeat[s].left == 0 || repeat[s].key != key || repeat[s].word != word ||
+      now > repeat[s].booked + GS_REPEAT_WITHIN_NS)
     return false;
   repeat[s].left--;
   repeat[s].pending++;
