@@ -149,6 +149,16 @@ static void charge_among(struct gs_meter *meter, const struct gs_shown *shown, d
   gs_siblings_note(meter, one);
 }
 
+/* The last of several launches was chosen out of many, onto a stream that was believed to be empty, and was far longer than
+ * was known: those that it stands for may have been, too. */
+static void charge_like_last(struct gs_meter *meter, const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  double missed = shown->lag - shown->expected, mean = shown->total / segment->launches;
+  if (segment->launches > 1 && segment->onto_empty && !shown->whole && !segment->clouded && !shown->behind &&
+      gs_segment_function(segment) && missed > maximum(GS_METER_KNEE * mean, GS_METER_GAP_NS))
+    gs_charge_unseen(meter, segment->last, missed * (segment->weight - 1));
+}
+
 /* The lengths of its launches are known, and the process had the device alone: it took as long as was seen. */
 static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
   const struct gs_segment *segment = shown->segment;
@@ -160,8 +170,7 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
   }
   if (is_late(shown, shown->lag)) {
     found_late(meter, shown, shown->lag);
-    if (!shown->whole && segment->launches > 1)
-      gs_charge_unseen(meter, segment->last, (shown->lag - shown->expected) * (segment->weight - 1));
+    charge_like_last(meter, shown);
   }
   if (shown->longest) {
     charge(meter, queue, shown, shown->begin, shown->done, minimum(shown->likely, room + GS_METER_CLOCK_NS));

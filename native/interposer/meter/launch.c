@@ -94,6 +94,7 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */
   bool beside = chosen && empty && shared;
   bool wanted = unknown || again || put_off || beside || (chosen && !lengthy && gs_purse_usual(meter));
+  meter->gap = 0; /* it is of no matter for launches that repeat this one */
   /* After repeated launches nobody knows whether the queue is empty, and most launches that are chosen come right after
    * some: the next one is measured in its place. */
   bool later = wanted && chosen && !unknown && queue->repeated > 0;
@@ -153,6 +154,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (open->launches == 0)
     begin_segment(meter, queue, now);
   open->last = now;
+  open->onto_empty = empty;
   plan |=
       plan_measure(meter, queue, function, now, empty, meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
   queue->latest = gs_queue_latest(queue, now) + (uint64_t)estimate;

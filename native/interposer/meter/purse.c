@@ -10,6 +10,7 @@
  * another one was not measured. Chances add up until they reach a number that was drawn from the exponential
  * distribution, which has no memory, so that the chance may change meanwhile. */
 #include "interposer/meter/lengths.h"
+#include "interposer/meter/repeats.h"
 
 enum {
   STEP = 16,           /* steps of 1/STEP towards the median: how much longer than usual a call took does not matter, */
@@ -78,7 +79,8 @@ void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches) {
   enum { PAUSE_NS = 1000000, OVER = 64 /* launches over which the interval is averaged */ };
   double gone = meter->counted ? after(now, meter->counted) : 0, pause = maximum(gone - PAUSE_NS, 0);
   meter->counted = now;
-  meter->gap = (gone - pause) / maximum(launches, 1);
+  /* Before that, it may have been made only because repeated launches had ended at one that is chosen. */
+  meter->gap = gone >= GS_REPEAT_WITHIN_NS ? (gone - pause) / maximum(launches, 1) : 0;
   if (launches > 0)
     meter->interval += ((gone - pause) / launches - meter->interval) * minimum((double)launches / OVER, 1);
   if (pause > 0)
@@ -105,7 +107,6 @@ bool gs_purse_usual(struct gs_meter *meter) { /* of the two chances, that one ca
 
 bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *weight) {
   double chance = gs_purse_chance(meter);
-  meter->gap = 0;
   if (queue->again > 0 || chance >= certain) {
     *weight = maximum(queue->again, 1);
     queue->again = 0;

@@ -100,11 +100,12 @@ struct gs_segment {
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
-  uint32_t lease; /* lease word of the first launch */
-  bool guessed;   /* some functions that are not in kind[] were not trusted */
-  bool shared;    /* work of the previous lease may have been on the device at the same time */
-  bool clouded;   /* the stream also did or awaited something else. Set on a mark only */
-  bool unsure;    /* a launch of it may have come after its mark, or before the mark of the segment before */
+  uint32_t lease;  /* lease word of the first launch */
+  bool onto_empty; /* its last launch was made when the stream was believed to be empty */
+  bool guessed;    /* some functions that are not in kind[] were not trusted */
+  bool shared;     /* work of the previous lease may have been on the device at the same time */
+  bool clouded;    /* the stream also did or awaited something else. Set on a mark only */
+  bool unsure;     /* a launch of it may have come after its mark, or before the mark of the segment before */
   struct gs_kind kind[GS_METER_KINDS];
 };
 
@@ -230,7 +231,7 @@ struct gs_meter {
   double mark_most_ns;            /* estimated work per mark, in ns; 0: not set */
   double saved, purse;            /* ns that measuring may cost: from pauses, and from what it has uncovered */
   bool uncovered;                 /* the purse pays for most of what is measured. Atomic */
-  double gap;                     /* ns before the launch that is made now, a longer pause not counted */
+  double gap;                     /* ns before the launch that is made now, if it was too late to be repeated */
   double interval;                /* mean ns between launches, longer pauses not counted */
   double per_purse, per_interval; /* the chance of a launch to be chosen, per ns in the purse and of the interval */
   uint64_t counted;               /* when launches were last counted */

@@ -27,8 +27,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->soon = function->estimate < GS_REPEAT_SHORT_NS
                      ? 0
                      : tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_NS);
-  uint64_t within = stream->device->ticks.within;
-  repeat->until = within > 0 ? tick + within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_WITHIN_NS) : UINT64_MAX;
+  repeat->until = tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_WITHIN_NS);
   repeat->short_wait =
       (uint64_t)(gs_repeat_short_wait(function) * (double)stream->device->ticks.within / GS_TICKS_BELIEVED_NS);
   repeat->repeats_word = &time->repeats;

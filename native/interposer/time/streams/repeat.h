@@ -22,7 +22,7 @@ struct __attribute__((aligned(64))) gs_repeat {
   uint32_t left;
   /* In ticks of the processor's counter: `soon` is GS_REPEAT_NS after the booking, 0 for short kernels; `short_wait` is
    * how long a wait may last without being booked at once; `until` is GS_REPEAT_WITHIN_NS after the booking,
-   * or never where the counter is not to be trusted */
+   * or the booking where the counter is not trusted yet */
   uint64_t soon, short_wait, until;
   /* where the grant lends idle memory: this thread's gs_launch_word. Not 0 between its look at those words and the end of
    * the driver's call */
