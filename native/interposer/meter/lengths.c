@@ -61,6 +61,7 @@ static bool current(const struct gs_kind *kind) { return kind->function->key == 
 /* Whether launches of one burst are alike, nearly always: so long ones cannot hide behind a short one that was measured. */
 static bool bursts_alike(const struct gs_function *function) { return function->alike > 0.9f; }
 
+/* Whether one burst shows little of another, although launches of one are alike. */
 static bool bursts_differ(const struct gs_function *function) {
   return bursts_alike(function) && function->spread > 0.1 * function->estimate;
 }
@@ -183,6 +184,7 @@ void gs_segment_refutes(const struct gs_segment *segment, double room) {
     struct gs_function *function = kind->function;
     if (!current(kind) || function->observed < GS_METER_TRUSTED || function->chosen)
       continue;
+    /* By more than a fifth, and than what launches of such a spread are off by chance. */
     double off = 0.8 * kind->launches * function->estimate - room - GS_METER_LAG_NS;
     if (off <= 0 || off * off < kind->launches * function->spread * function->spread)
       continue;
@@ -233,9 +235,11 @@ void gs_function_learn(struct gs_function *function, double took, double weight,
     gs_function_classify(function, took, weight);
   function->chosen |= exact && weight > 1;
   if (exact && !function->exact)
-    function->weight = 0; /* what was seen less exactly does not count any more */
-  if (function->weight == 0)
-    function->estimate = took, function->spread = 0; /* that was a guess */
+    function->weight = 0;      /* what was seen less exactly does not count any more */
+  if (function->weight == 0) { /* what was believed before is a guess */
+    function->estimate = took;
+    function->spread = 0;
+  }
   function->weight += weight - function->weight / WINDOW;
   double off = took - function->estimate, part = minimum(weight / function->weight, 1);
   function->estimate += off * part;

@@ -15,8 +15,8 @@
  * counts for all that it was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the
  * charge. A wait that returned late is charged as far as marks have shown such delays to be the device's, while nobody
  * else had it. Launches of known length that waited for other processes of the grant are charged this length, and
- * what of the wait no process of the grant has been charged for in the end. What is known of a function's first launches
- * only, and leaves no room several times, is forgotten.
+ * what of the wait no process of the grant has been charged for in the end. The mean of a function's
+ * first launches is forgotten if several segments have no room for it.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall

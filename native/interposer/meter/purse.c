@@ -79,7 +79,7 @@ void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches) {
   enum { PAUSE_NS = 1000000, OVER = 64 /* launches over which the interval is averaged */ };
   double gone = meter->counted ? after(now, meter->counted) : 0, pause = maximum(gone - PAUSE_NS, 0);
   meter->counted = now;
-  /* Before that, it may have been made only because repeated launches had ended at one that is chosen. */
+  /* Sooner, a launch may be booked only because it is about to be chosen: that would count its chance twice. */
   meter->gap = gone >= GS_REPEAT_WITHIN_NS ? (gone - pause) / maximum(launches, 1) : 0;
   if (launches > 0)
     meter->interval += ((gone - pause) / launches - meter->interval) * minimum((double)launches / OVER, 1);
